@@ -1,0 +1,71 @@
+"""PPO for games whose legal actions change every turn.
+
+    movelist.train(game="dou_dizhu", total_steps=500_000)     train; the settings of `movelist train --help`
+    movelist.load("runs/mine")                                a policy that plays: policy.act(state, legal_actions)
+    movelist.match("runs/mine", "random")                     how strong it is, with intervals
+    movelist.check_game(MyGame())                             does a game of your own keep the rules?
+
+Names are imported when they are first used, so that `import movelist` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from movelist.core.errors import MovelistError
+    from movelist.core.ragged import Segments
+    from movelist.core.settings import TrainSettings
+    from movelist.data.episode import Episodes, Source
+    from movelist.games.game import Game, State, check_game
+    from movelist.learn.model import ModelShape, PolicyValueNet
+    from movelist.play.policy import NetPolicy, RandomPolicy
+    from movelist.run.api import load, match, train
+
+_HOME = {
+    "MovelistError": "core.errors",
+    "Segments": "core.ragged",
+    "TrainSettings": "core.settings",
+    "Episodes": "data.episode",
+    "Source": "data.episode",
+    "Game": "games.game",
+    "State": "games.game",
+    "check_game": "games.game",
+    "ModelShape": "learn.model",
+    "PolicyValueNet": "learn.model",
+    "NetPolicy": "play.policy",
+    "RandomPolicy": "play.policy",
+    "load": "run.api",
+    "match": "run.api",
+    "train": "run.api",
+}
+__all__ = [
+    "Episodes",
+    "Game",
+    "ModelShape",
+    "MovelistError",
+    "NetPolicy",
+    "PolicyValueNet",
+    "RandomPolicy",
+    "Segments",
+    "Source",
+    "State",
+    "TrainSettings",
+    "check_game",
+    "load",
+    "match",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("movelist")
+    if name not in _HOME:
+        raise AttributeError(f"module 'movelist' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"movelist.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

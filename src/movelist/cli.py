@@ -1,0 +1,134 @@
+"""The command line: `movelist train`, `movelist match`. Bodies import what they need: --help is quick."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import io
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from movelist.core.errors import MovelistError, SettingsError
+from movelist.core.settings import MatchSettings, TrainSettings
+
+_DESCRIPTION = (
+    f"""movelist {importlib.metadata.version("movelist")}: PPO for games whose legal actions change every turn."""
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match(MatchSettings):
+    """Play a trained policy against random players or against another policy."""
+
+    policy: tyro.conf.Positional[Path]
+    """A run folder, or a checkpoint file."""
+
+    against: str = "random"
+    """"random", or another run folder or checkpoint of the same game."""
+
+    game: str | None = None
+    """The game; None takes the one that the policy was trained on. Another game is refused."""
+
+    json: bool = False
+    """One JSON object on standard output, talk on standard error."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 good, 1 failed, 2 used wrongly."""
+    for stream in (sys.stdout, sys.stderr):
+        # A console in gbk cannot print every letter; a question mark is better than a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        command = _parse(arguments)
+        return _match(command) if isinstance(command, Match) else _train(command)
+    except MovelistError as error:
+        print(f"movelist: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("movelist: stopped.", file=sys.stderr)
+        return 130
+
+
+def _parse(arguments: list[str]) -> TrainSettings | Match:
+    """Read the command line; tyro's own errors become one line.
+
+    Raises:
+        SettingsError: The words are off.
+        SystemExit: --help was answered.
+    """
+    talk = io.StringIO()
+    commands = (
+        Annotated[TrainSettings, tyro.conf.subcommand("train", default=_defaults(arguments))]
+        | Annotated[Match, tyro.conf.subcommand("match")]
+    )
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes)
+    try:
+        with contextlib.redirect_stderr(talk):
+            return tyro.cli(commands, prog="movelist", description=_DESCRIPTION, args=arguments, config=markers)
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        raise SettingsError(_one_line(talk.getvalue()), do=_help_hint(arguments)) from None
+
+
+def _defaults(arguments: list[str]) -> TrainSettings:
+    """The defaults of `train`: those of the run to resume, if there is one."""
+    for index, word in enumerate(arguments):
+        if word.partition("=")[0] == "--resume" and arguments[0] == "train":
+            run = Path(word.partition("=")[2] or (arguments[index + 1] if index + 1 < len(arguments) else ""))
+            from movelist.run.checkpoint import read_settings
+
+            return TrainSettings.from_flat(read_settings(run))
+    return TrainSettings()
+
+
+def _one_line(box: str) -> str:
+    """The message in one of tyro's boxes: its lines up to the first rule, and the flag it proposes."""
+    lines = [line.strip(" │|") for line in box.splitlines()]
+    lines = [line for line in lines[1:] if line]
+    rule = next((n for n, line in enumerate(lines) if set(line) <= set("─-╰╯+")), len(lines))
+    message = " ".join(lines[:rule])
+    proposed = next((line for line in lines[rule:] if line.startswith("--")), None)
+    return message + (f"; perhaps {proposed.split()[0]}" if proposed and "nrecognized" in message else "")
+
+
+def _help_hint(arguments: list[str]) -> str:
+    command = f"{arguments[0]} " if arguments and arguments[0] in ("train", "match") else ""
+    return f"See movelist {command}--help"
+
+
+def _train(settings: TrainSettings) -> int:
+    from movelist.run.train import train
+
+    train(settings)
+    return 0
+
+
+def _match(command: Match) -> int:
+    from movelist.run.api import match
+
+    result = match(
+        command.policy,
+        command.against,
+        game=command.game,
+        num_games=command.num_games,
+        seed=command.seed,
+        greedy=command.greedy,
+    )
+    if command.json:
+        print(json.dumps(result.to_json(), allow_nan=False))
+        return 0
+    print(f"{command.policy} against {command.against}: {result}")
+    for seat, score in enumerate(result.seats):
+        low, high = score.win_rate_interval
+        rate = f"win rate {score.win_rate:.3f} ({low:.3f} to {high:.3f})"
+        print(f"  seat {seat}: {rate}, mean return {score.mean_return:+.2f}")
+    return 0

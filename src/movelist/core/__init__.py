@@ -1,0 +1,1 @@
+"""Words and maths: no file, no clock, no printing."""

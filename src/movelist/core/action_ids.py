@@ -1,0 +1,103 @@
+"""64-bit action ids: opaque bit patterns, never numbers.
+
+An id is kept as the signed 64-bit integer with its bit pattern (`int64` in numpy and torch), because neither library
+computes with `uint64`. Ids are never floats and meet no arithmetic other than `(id >> k) & 1`.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from movelist.core.errors import DataError
+
+_UNSIGNED = 1 << 64
+_TEXT = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
+_SIGNED_MIN, _SIGNED_MAX = -(1 << 63), (1 << 63) - 1
+
+
+def parse(value: object) -> int:
+    """Read an id from an integer or text and return its signed 64-bit pattern.
+
+    Args:
+        value: An integer of Python or numpy, or text in decimal or `0x` hexadecimal; signed (-2^63 and up) or unsigned
+            (to 2^64 - 1).
+
+    Returns:
+        The same 64 bits as a signed integer, -2^63 to 2^63 - 1.
+
+    Raises:
+        DataError: The value is a bool, a float, not a number, or does not fit 64 bits.
+
+    Example:
+        >>> parse(2**64 - 1), parse("0xff"), parse("-7")
+        (-1, 255, -7)
+    """
+    number = _integer(value)
+    if not _SIGNED_MIN <= number < _UNSIGNED:
+        raise DataError(
+            "an action id does not fit 64 bits",
+            got=value,
+            expected="-2^63 to 2^64 - 1",
+            do="Hash or pack it into 64 bits.",
+        )
+    return number - _UNSIGNED if number > _SIGNED_MAX else number
+
+
+def _integer(value: object) -> int:
+    """The integer that `value` stands for; floats and bools stand for none: they have lost the id or never had it."""
+    if isinstance(value, str):
+        if match := _TEXT.fullmatch(value):
+            return int(value, 16 if match[1][:2] in ("0x", "0X") else 10)
+    elif not isinstance(value, bool | np.bool_):
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise DataError(
+        "an action id is not an integer",
+        got=f"{value!r} ({type(value).__name__})",
+        expected="an integer, or text such as '17' or '0x11'",
+        do="Write ids as integers; a float cannot hold 64 bits.",
+    )
+
+
+def parse_list(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
+    """Read many ids at once; numpy alone would turn [7, 2**63 + 1] into floats without a word.
+
+    Returns:
+        int64 [A], the bit patterns.
+
+    Raises:
+        DataError: As `parse`.
+    """
+    array = np.asarray(values)
+    if array.dtype in (np.int64, np.uint64):
+        return array.view(np.int64)
+    return np.array([parse(value) for value in values], dtype=np.int64)
+
+
+def to_text(action_id: int) -> str:
+    """The id as people read it: hexadecimal, all 64 bits, as in `0x8000000000000000`."""
+    return f"0x{int(action_id) & (_UNSIGNED - 1):016x}"
+
+
+def to_bits(action_id_A: torch.Tensor) -> torch.Tensor:
+    """The 64 bits of each id, bit 0 first.
+
+    Args:
+        action_id_A: int64 [A].
+
+    Returns:
+        float32 [A, 64] of zeros and ones, on the same device; equal to Python's `((id & (2**64 - 1)) >> k) & 1`.
+    """
+    if action_id_A.dtype != torch.int64:
+        raise DataError("action ids have the wrong dtype", got=action_id_A.dtype, expected="torch.int64")
+    shift = torch.arange(64, device=action_id_A.device)
+    return ((action_id_A.unsqueeze(-1) >> shift) & 1).to(torch.float32)

@@ -1,0 +1,177 @@
+"""Advantages and returns for players who take turns, as array operations over a whole rollout.
+
+Each player's steps in an episode form one trajectory; a step's next value is that player's own next step, however many
+turns of others, of chance, or forced ones lie between. numpy in, numpy out; computed in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from movelist.core.errors import DataError
+
+Floats = NDArray[np.floating]
+Ints = NDArray[np.integer]
+
+
+def gae(
+    reward_T: ArrayLike,
+    value_T: ArrayLike,
+    player_T: ArrayLike,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    final_value: Mapping[int, float] | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Generalised advantage estimation for one episode of interleaved players.
+
+    `delta_t = r_t + gamma * V_next - V_t` and `A_t = delta_t + gamma * lambda * A_next`, where "next" is the next step
+    of the same player; after the last one, V_next is 0, or that player's `final_value`, and A_next is 0.
+
+    Args:
+        reward_T: [T], all that the mover of step t receives from t to their own next step or the end.
+        value_T: [T], the mover's own expected return at step t.
+        player_T: int [T], the mover.
+        gamma: Discount for each own decision, 0 to 1.
+        gae_lambda: Trade of variance (1) against bias (0).
+        final_value: For a truncated episode, each player's value of the final state. None: the episode ended.
+
+    Returns:
+        advantage_T, return_T: float64 [T] each; `return_T = advantage_T + value_T`.
+
+    Raises:
+        DataError: Lengths disagree, or a player of a truncated episode has no final value.
+
+    Source: Schulman et al. 2016, "High-Dimensional Continuous Control Using Generalized Advantage Estimation", eq. 16.
+
+    Example: A, B, A move; A wins 1, B loses 1:
+        >>> gae([0, -1, 1], [.2, -.1, .3], [0, 1, 0], gamma=1.0, gae_lambda=1.0)[0].round(6).tolist()
+        [0.8, -0.9, 0.7]
+    """
+    reward, value, player = np.asarray(reward_T, np.float64), np.asarray(value_T, np.float64), np.asarray(player_T)
+    offsets = np.array([0, reward.size])
+    bootstrap = None
+    if final_value is not None:
+        missing = sorted(set(player.tolist()) - set(final_value))
+        if missing:
+            raise DataError("a truncated episode lacks a final value", where=f"player {missing[0]}")
+        bootstrap = np.zeros((1, int(player.max(initial=-1)) + 1))
+        for seat in set(player.tolist()):
+            bootstrap[0, seat] = final_value[seat]
+    return rollout_gae(reward, value, player, offsets, gamma=gamma, gae_lambda=gae_lambda, final_value_EP=bootstrap)
+
+
+def rollout_gae(
+    reward_N: Floats,
+    value_N: Floats,
+    player_N: Ints,
+    episode_offsets: Ints,
+    *,
+    gamma: float,
+    gae_lambda: float,
+    final_value_EP: Floats | None = None,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """`gae` for all episodes of a rollout at once.
+
+    Args:
+        reward_N: [N], N steps of E episodes one after another.
+        value_N: [N].
+        player_N: int [N].
+        episode_offsets: int [E+1], starts at 0 and ends at N.
+        gamma: As in `gae`.
+        gae_lambda: As in `gae`.
+        final_value_EP: [E, P], 0 where the episode ended; None where all did.
+
+    Returns:
+        advantage_N, return_N: float64 [N] each.
+
+    Raises:
+        DataError: Lengths disagree.
+    """
+    _check(reward_N, value_N, player_N, episode_offsets)
+    episode_N = np.repeat(np.arange(len(episode_offsets) - 1), np.diff(episode_offsets))
+    # Sorted stably by episode and player, each trajectory lies in one piece and in the order of play.
+    order = np.lexsort((player_N, episode_N))
+    episode, player = episode_N[order], player_N[order]
+    continues = np.zeros(len(order), bool)
+    continues[:-1] = (episode[1:] == episode[:-1]) & (player[1:] == player[:-1])
+
+    value = np.asarray(value_N, np.float64)[order]
+    value_next = np.zeros_like(value)
+    value_next[:-1] = np.where(continues[:-1], value[1:], 0.0)
+    if final_value_EP is not None:
+        last = ~continues
+        value_next[last] = final_value_EP[episode[last], player[last]]
+
+    delta = np.asarray(reward_N, np.float64)[order] + gamma * value_next - value
+    advantage_N = np.empty_like(value)
+    advantage_N[order] = _reverse_scan(delta, gamma * gae_lambda * continues)
+    return advantage_N, advantage_N + value_N
+
+
+def _reverse_scan(term: NDArray[np.float64], decay: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Solve `x[t] = term[t] + decay[t] * x[t + 1]` for all t in log2(T) array operations.
+
+    After k rounds x[t] holds its first 2^k terms, and decay[t] the product of its first 2^k factors; a decay of 0 at a
+    trajectory's end keeps its neighbour out. Source: Hillis and Steele 1986, "Data Parallel Algorithms".
+    """
+    x, factor, reach = term.copy(), decay.copy(), 1
+    while reach < len(x) and factor.any():
+        x[:-reach] += factor[:-reach] * x[reach:]
+        factor[:-reach] *= factor[reach:]
+        factor[-reach:] = 0.0
+        reach *= 2
+    return x
+
+
+def _check(reward_N: Floats, value_N: Floats, player_N: Ints, episode_offsets: Ints) -> None:
+    sizes = {"rewards": len(reward_N), "values": len(value_N), "players": len(player_N)}
+    if len(set(sizes.values())) > 1:
+        raise DataError("the columns of an episode differ in length", got=sizes)
+    if len(episode_offsets) == 0 or episode_offsets[0] != 0 or episode_offsets[-1] != len(reward_N):
+        raise DataError("episode offsets do not cover the steps", expected=f"from 0 to {len(reward_N)}")
+
+
+class RunningScale:
+    """The standard deviation of all returns so far, by which returns are divided.
+
+    Merges mean and squares of each rollout into those of all before. Source: Chan et al. 1979, "Updating Formulae and a
+    Pairwise Algorithm for Computing Sample Variances".
+    """
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0.0, 0.0, 0.0
+
+    def add(self, value_N: Floats) -> None:
+        """Take in more returns, in the game's own units."""
+        if not len(value_N):
+            return
+        count, mean = len(value_N), float(np.mean(value_N))
+        total, shift = self.count + count, mean - self.mean
+        self.squares += float(np.square(value_N - mean).sum()) + shift**2 * self.count * count / total
+        self.mean += shift * count / total
+        self.count = total
+
+    @property
+    def scale(self) -> float:
+        """The deviation; 1 while there is none, so that constant returns stay as they are."""
+        deviation = (self.squares / self.count) ** 0.5 if self.count else 0.0
+        return deviation if deviation > 1e-8 else 1.0
+
+
+def normalized(advantage_N: Floats) -> Floats:
+    """Mean 0 and deviation 1 over the whole rollout; all zeros where all are equal."""
+    if not len(advantage_N):
+        return advantage_N
+    centred = advantage_N - advantage_N.mean()
+    scaled: Floats = centred / (centred.std() + 1e-8)
+    return scaled
+
+
+def explained_variance(value_N: Floats, return_N: Floats) -> float:
+    """`1 - Var(return - value) / Var(return)`: 1 predicts all, 0 nothing; 0 by definition where returns do not vary."""
+    variance = float(np.var(return_N)) if len(return_N) else 0.0
+    return 1.0 - float(np.var(return_N - value_N)) / variance if variance > 1e-12 else 0.0

@@ -1,0 +1,242 @@
+"""Every setting, as frozen dataclasses that check themselves when they are made. Free of torch: --help is quick.
+
+The docstring under each field is its help text on the command line: what it does, which way it pushes, the usual range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from movelist.core.errors import SettingsError, nearest
+
+
+def _require(settings: object, good: bool, name: str, expected: str) -> None:
+    if not good:
+        raise SettingsError(
+            f"--{name} cannot be used",
+            got=getattr(settings, name),
+            expected=expected,
+            do="movelist train --help explains each flag.",
+        )
+
+
+def _at_least(settings: object, minimum: float, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        _require(settings, value is None or (math.isfinite(value) and value >= minimum), name, f"at least {minimum}")
+
+
+def _above_zero(settings: object, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        _require(settings, value is None or (math.isfinite(value) and value > 0), name, "above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """The network."""
+
+    hidden_dim: int = 512
+    """Width of all layers. Wider plays better after long training and costs its square in time. Usual: 128 to 1024."""
+
+    action_encoder: Literal["auto", "bits", "table"] = "auto"
+    """How an action id enters the network: its 64 "bits", where they mean something (cards, squares), or a "table" of
+    learned vectors, for ids that are small dense numbers. "auto" asks the game."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "hidden_dim")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateSettings:
+    """The PPO update."""
+
+    batch_size: int = 1024
+    """Steps in one forward and backward pass. Larger is calmer, and faster until the device is full. Usual: 128 to
+    4096."""
+
+    update_frequency: int = 512
+    """Episodes played for each update. More make each update better informed, fewer make updates come sooner.
+    Usual: 128 to 2048; below 32 the gradient is mostly noise."""
+
+    epochs_per_update: int = 4
+    """Passes over each update's episodes. More take more from the same games, and drift further. Usual: 1 to 10."""
+
+    gradient_accumulation_steps: int = 1
+    """Batches summed for one optimiser step, which then sees batch_size times this many steps. For less memory and the
+    same learning, halve batch_size and double this."""
+
+    use_amp: bool = False
+    """Compute in bfloat16 where a GPU is faster at it; softmax and loss stay in float32. Does nothing on a CPU."""
+
+    lr: float = 5e-4
+    """Adam's learning rate. Too high is unstable, too low slow. Usual: 1e-4 to 1e-3."""
+
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    """"linear" falls from lr to 0 over total_steps (or max_seconds, whichever is nearer), for a calmer end."""
+
+    gamma: float = 1.0
+    """Discount for each own decision, 0 to 1. Below 1 the near reward counts more. 1 suits games that end."""
+
+    gae_lambda: float = 0.95
+    """Advantage estimation: 1 trusts the game's outcome (noisy), 0 the value network (biased). Usual: 0.9 to 1."""
+
+    clip_range: float = 0.2
+    """How far one update may move an action's probability, as a ratio. Usual: 0.1 to 0.3."""
+
+    clip_range_vf: float | None = None
+    """The same for values, in units of the scaled return; None does not clip them."""
+
+    ent_coef: float = 0.01
+    """Reward for undecidedness. More explores more and plays less sharply. Usual: 0 to 0.1."""
+
+    vf_coef: float = 0.5
+    """Weight of the value loss beside the policy loss. Usual: 0.25 to 1."""
+
+    max_grad_norm: float = 0.5
+    """Longest gradient of one optimiser step; longer ones are shortened to it. Usual: 0.5 to 10."""
+
+    normalize_advantage: bool = True
+    """Shift and scale the advantages of a rollout to mean 0 and deviation 1."""
+
+    scale_returns: bool = True
+    """Divide returns by their running standard deviation, so that one setting fits games that pay 1 and 49,152."""
+
+    target_kl: float | None = None
+    """Stop an update's epochs once the policy moved this far (mean approximate KL). None never stops. Usual: 0.01 to
+    0.05."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "batch_size", "update_frequency", "epochs_per_update", "gradient_accumulation_steps")
+        _at_least(self, 0, "lr", "ent_coef", "vf_coef")
+        _above_zero(self, "clip_range", "clip_range_vf", "max_grad_norm", "target_kl")
+        for name in ("gamma", "gae_lambda"):
+            _require(self, 0 <= getattr(self, name) <= 1, name, "0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaySettings:
+    """Self-play."""
+
+    num_games: int = 512
+    """Games played at once; a network call serves one step of each. More is faster until the device is full."""
+
+    keep_forced: bool = False
+    """Train also on turns with a single legal action. They are no decisions; their rewards count either way."""
+
+    max_turns: int = 10_000
+    """A game still running after this many turns is cut off there and counts as truncated."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "num_games", "max_turns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """The run."""
+
+    out: Path | None = None
+    """Folder of the run. None makes a new one, runs/GAME-DATE-TIME."""
+
+    resume: Path | None = None
+    """Folder of a run to continue, with that run's own settings. total_steps and max_seconds may be given anew."""
+
+    total_steps: int | None = 500_000
+    """Stop after this many steps (decisions trained on), at the end of an update. None never stops for steps."""
+
+    max_seconds: float | None = None
+    """Stop after this many seconds of training, at the end of an update. None never stops for time."""
+
+    seed: int = 0
+    """Of everything random. The same seed, machine and thread count give the same bytes on a CPU."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute. "auto" takes the GPU if there is one."""
+
+    num_threads: int | None = None
+    """CPU threads for computing. None leaves torch's choice, usually the number of cores."""
+
+    save_every: int = 10
+    """Updates between checkpoints; the last update is always saved."""
+
+    keep_checkpoints: int = 3
+    """How many of the newest checkpoints to keep."""
+
+    eval_games: int = 1_000
+    """Games against random players at the end, to show the strength reached. 0 plays none."""
+
+    tensorboard: bool = True
+    """Write TensorBoard events beside metrics.jsonl."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "total_steps", "num_threads", "save_every", "keep_checkpoints")
+        _at_least(self, 0, "eval_games", "seed")
+        _above_zero(self, "max_seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """Train a policy by self-play."""
+
+    game: str = "dou_dizhu"
+    """An OpenSpiel game, with parameters if it has any: "leduc_poker(players=3)"."""
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    update: UpdateSettings = field(default_factory=UpdateSettings)
+    play: PlaySettings = field(default_factory=PlaySettings)
+    run: RunSettings = field(default_factory=RunSettings)
+
+    @classmethod
+    def from_flat(cls, values: Mapping[str, Any]) -> TrainSettings:
+        """Build from plain names, as in `from_flat({"lr": 1e-3, "hidden_dim": 128})`.
+
+        Raises:
+            SettingsError: A name is unknown (the nearest is offered) or a value is out of range.
+        """
+        group_of = {f.name: group for group, kind in _groups().items() for f in fields(kind)}
+        grouped: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
+        top: dict[str, Any] = {}
+        for name, value in values.items():
+            if name == "game":
+                top[name] = value
+            elif name in group_of:
+                is_path = name in ("out", "resume") and isinstance(value, str)
+                grouped[group_of[name]][name] = Path(value) if is_path else value
+            else:
+                close = nearest(name, group_of)
+                raise SettingsError(f"unknown setting {name!r}", do=f"Did you mean {close!r}?" if close else None)
+        return cls(**top, **{group: kind(**grouped[group]) for group, kind in _groups().items()})
+
+    def to_flat(self) -> dict[str, Any]:
+        """All settings by plain name, of types that JSON knows; `from_flat` reads them back."""
+        flat: dict[str, Any] = {"game": self.game}
+        for group in _groups():
+            flat |= asdict(getattr(self, group))
+        return {name: str(value) if isinstance(value, Path) else value for name, value in flat.items()}
+
+
+def _groups() -> dict[str, type]:
+    hints = get_type_hints(TrainSettings)
+    return {name: kind for name, kind in hints.items() if name != "game"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchSettings:
+    """How a match is played."""
+
+    num_games: int = 1_000
+    """Games to play; rounded up so that every seat gets the same number."""
+
+    seed: int = 0
+    """Of the games' chance and of players that draw lots."""
+
+    greedy: bool = True
+    """Always play the likeliest action; otherwise draw by probability."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "num_games")
+        _at_least(self, 0, "seed")

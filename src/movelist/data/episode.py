@@ -1,0 +1,325 @@
+"""Episodes: many games as flat columns with offsets, which is how they travel from the game to the loss.
+
+Worked example, two short games of two players with 1-wide states:
+
+    game 0: player 0 sees [0.], may choose 7 or 9, chooses 9; player 1 sees [1.], may choose 5, 6 or 8, chooses 5;
+            player 0 wins 1 point.
+    game 1: player 1 sees [2.], may choose 7 or 9, chooses 7 and wins 3 points.
+
+    state_NS         [[0.], [1.], [2.]]          action_offsets   [0, 2, 5, 7]
+    player_N         [0, 1, 1]                   action_id_A      [7, 9, 5, 6, 8, 7, 9]
+    chosen_N         [1, 0, 0]  (an index into the step's own list)
+    reward_N         [1., -1., 3.]               episode_offsets  [0, 2, 3]
+    return_EP        [[1., -1.], [-3., 3.]]
+
+Dimensions here: N steps, E episodes, A legal actions of all steps, S state width, P players.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from movelist.core.action_ids import to_text
+from movelist.core.errors import DataError
+
+POLICY, HUMAN, OTHER = 0, 1, 2  # who moves a seat: PPO learns from POLICY seats, the others shape the returns
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episodes:
+    """Whole games as columns; `check` says whether they keep the rules.
+
+    Attributes:
+        state_NS: float32, float16 or uint8 [N, S]; what the mover knew.
+        player_N: int64 [N], the mover's seat.
+        action_offsets: int64 [N+1]; step n's legal actions are `action_id_A[action_offsets[n]:action_offsets[n+1]]`.
+        action_id_A: int64 [A], 64-bit patterns, distinct within a step.
+        chosen_N: int64 [N], index of the chosen action in its step's list.
+        log_prob_N: float32 [N], of the chosen action when it was chosen; NaN where nobody recorded it.
+        reward_N: float64 [N], all that the mover receives from this step to their own next step or the end.
+        episode_offsets: int64 [E+1], over steps.
+        return_EP: float64 [E, P], final scores in the game's own units.
+        truncated_E: bool [E], cut off before the end.
+        final_state_EPS: [E, P, S], each seat's view of where a truncated episode stopped; None if none was.
+        controller_EP: int8 [E, P]: POLICY, HUMAN or OTHER.
+        num_turns: All turns of all players, forced ones too, however many of them are steps here.
+    """
+
+    state_NS: Array
+    player_N: Array
+    action_offsets: Array
+    action_id_A: Array
+    chosen_N: Array
+    log_prob_N: Array
+    reward_N: Array
+    episode_offsets: Array
+    return_EP: Array
+    truncated_E: Array
+    controller_EP: Array
+    final_state_EPS: Array | None = None
+    num_turns: int = 0
+
+    @property
+    def num_steps(self) -> int:
+        """N."""
+        return len(self.player_N)
+
+    @property
+    def num_episodes(self) -> int:
+        """E."""
+        return len(self.truncated_E)
+
+    @property
+    def num_actions(self) -> int:
+        """A, the legal actions of all steps together."""
+        return len(self.action_id_A)
+
+    @property
+    def num_players(self) -> int:
+        """P."""
+        return int(self.return_EP.shape[1])
+
+    @property
+    def episode_N(self) -> Array:
+        """int64 [N], each step's episode."""
+        return np.repeat(np.arange(self.num_episodes), np.diff(self.episode_offsets))
+
+    def __len__(self) -> int:
+        return self.num_episodes
+
+    def __getitem__(self, index: int) -> Episode:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"episode {index} of {len(self)}")
+        return Episode(self, index % len(self))
+
+    def __iter__(self) -> Iterator[Episode]:
+        return (Episode(self, index) for index in range(len(self)))
+
+    def place(self, step: int) -> str:
+        """Step number `step` of the columns as people read it: "episode 3, step 5"."""
+        episode = int(np.searchsorted(self.episode_offsets, step, side="right")) - 1
+        return f"episode {episode}, step {step - int(self.episode_offsets[episode])}"
+
+    def check(self, where: str = "episodes") -> Episodes:
+        """Hold the rules above; return the same episodes.
+
+        Raises:
+            DataError: The first breach, with episode, step and field.
+        """
+        _check_shapes(self, where)
+        _check_values(self, where)
+        return self
+
+    def select_steps(self, keep_N: Array) -> Episodes:
+        """The same episodes with only the steps where `keep_N` (bool [N]) is true. Rewards are not moved."""
+        count_N = np.diff(self.action_offsets)
+        kept_before = np.concatenate([[0], np.cumsum(keep_N)])
+        columns = {
+            name: getattr(self, name)[keep_N] for name in ("state_NS", "player_N", "chosen_N", "log_prob_N", "reward_N")
+        }
+        return replace(
+            self,
+            **columns,
+            action_offsets=offsets_of(count_N[keep_N]),
+            action_id_A=self.action_id_A[np.repeat(keep_N, count_N)],
+            episode_offsets=kept_before[self.episode_offsets],
+        )
+
+    def without_forced(self) -> Episodes:
+        """Drop the turns with one legal action; each one's reward goes to the mover's step before it.
+
+        What a player received before their first real decision counts in `return_EP` only.
+        """
+        keep_N = np.diff(self.action_offsets) > 1
+        order = np.lexsort((self.player_N, self.episode_N))
+        trajectory = self.episode_N[order] * self.num_players + self.player_N[order]
+        starts = np.r_[True, trajectory[1:] != trajectory[:-1]] if len(order) else np.zeros(0, bool)
+        # A group begins at each kept step and at each trajectory's start; its rewards add up into its first step.
+        group = np.cumsum(keep_N[order] | starts) - 1
+        reward = np.zeros(self.num_steps)
+        reward[order] = np.bincount(group, self.reward_N[order], minlength=self.num_steps)[group]
+        return replace(self, reward_N=reward).select_steps(keep_N)
+
+    def learnable(self) -> Episodes:
+        """Only the steps of seats that the policy moved."""
+        mine_N = self.controller_EP[self.episode_N, self.player_N] == POLICY
+        return self if mine_N.all() else self.select_steps(mine_N)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One episode of an `Episodes`, as views into its columns."""
+
+    episodes: Episodes
+    index: int
+
+    @property
+    def steps(self) -> range:
+        """The numbers of its steps in the columns."""
+        return range(*(int(edge) for edge in self.episodes.episode_offsets[self.index : self.index + 2]))
+
+    @property
+    def returns(self) -> Array:
+        """float64 [P]."""
+        returns: Array = self.episodes.return_EP[self.index]
+        return returns
+
+    def actions(self, step: int) -> Array:
+        """int64: the legal actions of step number `step` in the columns."""
+        start, end = self.episodes.action_offsets[step : step + 2]
+        actions: Array = self.episodes.action_id_A[start:end]
+        return actions
+
+
+class Source(Protocol):
+    """Where episodes come from: self-play, recordings, other machines. A training loop knows nothing else of them."""
+
+    def collect(self, policy: Any, num_episodes: int) -> Episodes:
+        """The next `num_episodes` episodes, checked. Fewer, or none, once the source is exhausted."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the source stands, of types that a checkpoint holds."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
+    def close(self) -> None:
+        """Give back files and processes."""
+
+
+def offsets_of(count_N: Array) -> Array:
+    """int64 [N+1]: where each of N lists of these lengths starts, and the end of the last."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(count_N, dtype=np.int64)])
+
+
+def concatenate(parts: Sequence[Episodes]) -> Episodes:
+    """Several batches of episodes as one, in order.
+
+    Raises:
+        DataError: There are none, or their widths differ.
+    """
+    if not parts:
+        raise DataError("no episodes to put together")
+    widths = {(part.state_NS.shape[1], part.num_players, part.state_NS.dtype) for part in parts}
+    if len(widths) > 1:
+        raise DataError("episodes differ in state width, players or dtype", got=sorted(map(str, widths)))
+    plain = ("state_NS", "player_N", "action_id_A", "chosen_N", "log_prob_N", "reward_N", "return_EP", "truncated_E")
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in (*plain, "controller_EP")}
+    final = None
+    if any(part.final_state_EPS is not None for part in parts):
+        state_size = parts[0].state_NS.shape[1]
+        empty = [np.zeros((len(part), part.num_players, state_size), part.state_NS.dtype) for part in parts]
+        final = np.concatenate(
+            [e if p.final_state_EPS is None else p.final_state_EPS for p, e in zip(parts, empty, strict=True)]
+        )
+    return Episodes(
+        **columns,
+        action_offsets=offsets_of(np.concatenate([np.diff(part.action_offsets) for part in parts])),
+        episode_offsets=offsets_of(np.concatenate([np.diff(part.episode_offsets) for part in parts])),
+        final_state_EPS=final,
+        num_turns=sum(part.num_turns for part in parts),
+    )
+
+
+def credit(score_N: Array, player_N: Array, episode_offsets: Array, return_EP: Array) -> Array:
+    """Rewards from running scores: what the mover gains from each step to their own next step, or the end.
+
+    Args:
+        score_N: float64 [N], the mover's score just before the step.
+        player_N: int64 [N].
+        episode_offsets: int64 [E+1].
+        return_EP: float64 [E, P], the final scores.
+
+    Returns:
+        float64 [N].
+    """
+    episode_N = np.repeat(np.arange(len(return_EP)), np.diff(episode_offsets))
+    order = np.lexsort((player_N, episode_N))
+    episode, player, score = episode_N[order], player_N[order], score_N[order]
+    later = return_EP[episode, player]
+    same = (episode[1:] == episode[:-1]) & (player[1:] == player[:-1])
+    later[:-1][same] = score[1:][same]
+    reward_N = np.empty(len(order))
+    reward_N[order] = later - score
+    return reward_N
+
+
+def _check_shapes(episodes: Episodes, where: str) -> None:
+    steps, players = episodes.num_steps, episodes.num_players
+    for name in ("state_NS", "chosen_N", "log_prob_N", "reward_N"):
+        if len(getattr(episodes, name)) != steps:
+            _refuse("columns differ in length", where, name, got=len(getattr(episodes, name)), expected=steps)
+    if episodes.state_NS.ndim != 2 or episodes.state_NS.dtype not in (np.float32, np.float16, np.uint8):
+        got = f"{episodes.state_NS.dtype} {list(episodes.state_NS.shape)}"
+        _refuse("states have the wrong form", where, "state_NS", got=got, expected="float32, float16 or uint8 [N, S]")
+    if episodes.action_id_A.dtype != np.int64:
+        _refuse(
+            "action ids have the wrong dtype", where, "action_id_A", got=episodes.action_id_A.dtype, expected="int64"
+        )
+    for name, end, rows in (
+        ("action_offsets", episodes.num_actions, steps),
+        ("episode_offsets", steps, episodes.num_episodes),
+    ):
+        offsets = getattr(episodes, name)
+        if len(offsets) != rows + 1 or offsets[0] != 0 or offsets[-1] != end:
+            got = f"{len(offsets)} offsets ending at {offsets[-1] if len(offsets) else 'nothing'}"
+            _refuse("offsets do not cover the column", where, name, got=got, expected=f"{rows + 1} from 0 to {end}")
+    for name in ("return_EP", "controller_EP"):
+        if getattr(episodes, name).shape != (episodes.num_episodes, players):
+            shape = list(getattr(episodes, name).shape)
+            _refuse("columns differ in shape", where, name, got=shape, expected=[episodes.num_episodes, players])
+
+
+def _check_values(episodes: Episodes, where: str) -> None:
+    """One rule a line: (which steps break it, the field, what to say)."""
+    count_N = np.diff(episodes.action_offsets)
+    rules: list[tuple[Array, str, str]] = [
+        (count_N < 1, "action_offsets", "a list of legal actions is empty"),
+        ((episodes.chosen_N < 0) | (episodes.chosen_N >= count_N), "chosen_N", "the chosen index is outside the list"),
+        ((episodes.player_N < 0) | (episodes.player_N >= episodes.num_players), "player_N", "there is no such player"),
+        (~np.isfinite(episodes.reward_N), "reward_N", "a reward is not a finite number"),
+        (np.isinf(episodes.log_prob_N) | (episodes.log_prob_N > 1e-4), "log_prob_N", "a log-probability is impossible"),
+    ]
+    if episodes.state_NS.dtype != np.uint8:
+        finite_N = np.asarray(np.isfinite(episodes.state_NS).all(axis=1))
+        rules.append((~finite_N, "state_NS", "a state holds NaN or infinity"))
+    for broken_N, field, what in rules:
+        if broken_N.any():
+            _refuse_step(episodes, int(np.flatnonzero(broken_N)[0]), what, where, field)
+    _check_distinct(episodes, count_N, where)
+    broken_E = ~np.isfinite(episodes.return_EP).all(axis=1)
+    if broken_E.any():
+        _refuse("a return is not a finite number", f"{where}, episode {np.flatnonzero(broken_E)[0]}", "return_EP")
+    if episodes.truncated_E.any() and episodes.final_state_EPS is None:
+        first = np.flatnonzero(episodes.truncated_E)[0]
+        _refuse("a truncated episode has no final states", f"{where}, episode {first}", "final_state_EPS")
+
+
+def _check_distinct(episodes: Episodes, count_N: Array, where: str) -> None:
+    step_A = np.repeat(np.arange(episodes.num_steps), count_N)
+    order = np.lexsort((episodes.action_id_A, step_A))
+    same = (np.diff(episodes.action_id_A[order]) == 0) & (np.diff(step_A[order]) == 0)
+    if same.any():
+        twice = order[np.flatnonzero(same)[0]]
+        what = f"the action id {to_text(episodes.action_id_A[twice])} stands twice in one list"
+        _refuse_step(episodes, int(step_A[twice]), what, where, "action_id_A")
+
+
+def _refuse_step(episodes: Episodes, step: int, what: str, where: str, field: str) -> None:
+    place = f"{where}, {episodes.place(step)}"
+    got = getattr(episodes, field)[step] if field in ("chosen_N", "player_N", "reward_N", "log_prob_N") else None
+    expected = None
+    if field == "chosen_N":
+        expected = f"0 to {episodes.action_offsets[step + 1] - episodes.action_offsets[step] - 1}"
+    _refuse(what, place, field, got=got, expected=expected)
+
+
+def _refuse(what: str, where: str, field: str, got: object = None, expected: object = None) -> None:
+    raise DataError(what, got=got, expected=expected, where=f"{where}, field {field}")

@@ -1,0 +1,1 @@
+"""Games that can be played here."""

@@ -1,0 +1,136 @@
+"""A rollout on the device, and the plan of the update that is made of it.
+
+All that the device would have to be asked is known on the host: list lengths, which steps go into which batch, which
+ids are unique in it. So the host plans every index of every batch first and copies the plan over once; a batch is then
+gathered on the device without a question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from movelist.core.ragged import Segments
+from movelist.data.episode import Episodes
+from movelist.learn.device import to_device
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One forward and backward pass: B steps, A legal actions, U unique ids among them.
+
+    Attributes:
+        step_B: int64 [B], the steps' places in the rollout.
+        segments: The lists.
+        unique_A: int64 [A], each legal action's row in `row_U`.
+        row_U: int64 [U], the unique ids' rows in the rollout's table of ids.
+        chosen_B: int64 [B], the chosen action's place in the flat list.
+        num_unique: U.
+    """
+
+    step_B: torch.Tensor
+    segments: Segments
+    unique_A: torch.Tensor
+    row_U: torch.Tensor
+    chosen_B: torch.Tensor
+    num_unique: int
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """One optimiser step: one or more batches, and their steps together over all processes."""
+
+    batches: list[Batch]
+    num_steps: int
+
+
+class Rollout:
+    """The episodes of one update: columns on the host for planning, states and ids on the device.
+
+    Attributes:
+        episodes: The steps to learn from.
+        unique_id_R: int64 [R], the rollout's unique ids, sorted; `row_A` [A] is each legal action's row in it.
+        state_NS: [N, S] on the device.
+        encoded_R: The unique ids as the network takes them, on the device.
+    """
+
+    def __init__(self, episodes: Episodes, encode_ids: Any, device: torch.device) -> None:
+        self.episodes = episodes
+        self.device = device
+        self.count_N = np.diff(episodes.action_offsets)
+        self.unique_id_R, row_A = np.unique(episodes.action_id_A, return_inverse=True)
+        self.row_A = row_A.reshape(-1)
+        columns = to_device({"state_NS": episodes.state_NS, "unique_id_R": self.unique_id_R}, device)
+        self.state_NS = columns["state_NS"]
+        self.encoded_R = encode_ids(columns["unique_id_R"])
+
+    @property
+    def num_steps(self) -> int:
+        """N."""
+        return self.episodes.num_steps
+
+
+def spread(num_items: int, largest: int) -> list[int]:
+    """Cut into as few parts as `largest` allows, as equal as can be: 65 with 64 is [33, 32], never [64, 1]."""
+    num_parts = -(-num_items // largest)
+    base, extra = divmod(num_items, max(1, num_parts))
+    return [base + (part < extra) for part in range(num_parts)]
+
+
+def plan_minibatches(order_N: Array, *, batch_size: int, accumulation: int) -> Iterator[list[Array]]:
+    """Cut one epoch's order of steps into minibatches, each a list of batches of steps."""
+    start = 0
+    for size in spread(len(order_N), batch_size * accumulation):
+        edges = np.cumsum([0, *spread(size, batch_size)]) + start
+        yield [order_N[a:b] for a, b in pairwise(edges)]
+        start += size
+
+
+def plan_batches(
+    rollout: Rollout, parts: Sequence[Array], columns: dict[str, Array]
+) -> tuple[list[Batch], dict[str, torch.Tensor]]:
+    """Plan every batch on the host and copy all indices over at once.
+
+    Args:
+        rollout: Where the steps are.
+        parts: For each batch the numbers of its steps.
+        columns: Further arrays to send along in the same copy.
+
+    Returns:
+        The batches, on the rollout's device, and `columns` there.
+    """
+    plans = [_plan(rollout, step_B) for step_B in parts]
+    flat = np.concatenate([array for plan in plans for array in plan]) if plans else np.zeros(0, np.int64)
+    there = to_device({"plan": flat, **columns}, rollout.device)
+    pieces = iter(there.pop("plan").split([array.size for plan in plans for array in plan]))
+    return [_batch(pieces) for _ in plans], there
+
+
+def _plan(rollout: Rollout, step_B: Array) -> tuple[Array, ...]:
+    """The indices of one batch, in the order of `_batch`."""
+    count_B = rollout.count_N[step_B]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(count_B)])
+    place_B = np.repeat(np.arange(len(step_B)), count_B)
+    # Where each legal action lies in the rollout: its list's start there, plus its place in the list.
+    source_A = np.arange(offsets[-1]) + (rollout.episodes.action_offsets[step_B] - offsets[:-1])[place_B]
+    row_A = rollout.row_A[source_A]
+    # Remapping by a table is three times faster than a sort of each batch's ids.
+    seen_R = np.zeros(len(rollout.unique_id_R), np.int64)
+    seen_R[row_A] = 1
+    row_U = np.flatnonzero(seen_R)
+    seen_R[row_U] = np.arange(len(row_U))
+    return step_B, offsets, place_B, seen_R[row_A], row_U, offsets[:-1] + rollout.episodes.chosen_N[step_B]
+
+
+def _batch(pieces: Iterator[torch.Tensor]) -> Batch:
+    step_B, offsets, place_A, unique_A, row_U, chosen_B = (next(pieces) for _ in range(6))
+    segments = Segments(offsets, place_A, len(step_B), len(place_A))
+    return Batch(step_B, segments, unique_A, row_U, chosen_B, len(row_U))

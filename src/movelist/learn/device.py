@@ -1,0 +1,116 @@
+"""The accelerator: which one, its settings, and copies to it that do not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from movelist.core.errors import DeviceError
+
+INSTALL_PAGE = "https://pytorch.org/get-started/locally/"
+
+
+def choose_device(name: str) -> torch.device:
+    """The device for "auto", "cpu" or "cuda".
+
+    Raises:
+        DeviceError: "cuda" was asked for and cannot be used; the message says why and what to do.
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise DeviceError(
+            "--device cuda cannot be used", do=missing_cuda_advice() or "This machine shows no NVIDIA GPU."
+        )
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def missing_cuda_advice() -> str | None:
+    """What to say where an NVIDIA card lies idle because torch cannot use it; None where there is nothing to say."""
+    card = None if torch.cuda.is_available() else nvidia_card()
+    if card is None:
+        return None
+    if torch.version.cuda is None:
+        return (
+            f"This machine has an {card}, but torch {torch.__version__} is built for the CPU only. Install the CUDA "
+            f"build into this environment: {INSTALL_PAGE}"
+        )
+    return f"This machine has an {card}, but torch {torch.__version__} cannot use it: check the driver with nvidia-smi."
+
+
+def nvidia_card() -> str | None:
+    """The name of the first NVIDIA card that the driver reports, or None."""
+    try:
+        import pynvml  # a second of start-up on some machines, so only where the question arises
+
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0)))
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception:  # no driver, no card, or a driver too old to say: each means that there is no card to speak of
+        return None
+
+
+def set_up(device: torch.device, num_threads: int | None = None) -> None:
+    """Set what makes matrix products fast on this device, for the whole process.
+
+    TF32 rounds the factors of float32 products to 10 bits of mantissa on NVIDIA cards since Ampere; PPO's ratios stand
+    it. cuDNN may try its algorithms, for state encoders with convolutions.
+    """
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+
+
+def autocast(device: torch.device, enabled: bool) -> AbstractContextManager[Any]:
+    """bfloat16 where the device is faster at it, else nothing."""
+    if enabled and amp_is_useful(device):
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()
+
+
+def amp_is_useful(device: torch.device) -> bool:
+    """Whether mixed precision does anything here: on NVIDIA cards that compute in bfloat16 (Ampere and later)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
+
+
+def to_device(columns: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, torch.Tensor]:
+    """Copy arrays to the device without waiting, through one pinned buffer.
+
+    Args:
+        columns: Arrays by name, any dtypes and shapes.
+        device: Where to.
+
+    Returns:
+        Tensors by the same names. On a CPU they share the arrays' memory.
+    """
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
+    if device.type == "cpu":
+        return tensors
+    return _through_pinned_buffer(tensors, device)
+
+
+def _through_pinned_buffer(tensors: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+    # 16 bytes apart, so that every view of the buffer is aligned for its dtype.
+    starts, total_bytes = {}, 0
+    for name, tensor in tensors.items():
+        starts[name] = total_bytes
+        total_bytes += -(-tensor.nbytes // 16) * 16
+    pinned = torch.empty(total_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for name, tensor in tensors.items():
+        view = pinned[starts[name] : starts[name] + tensor.nbytes]
+        view.copy_(tensor.reshape(-1).view(torch.uint8))
+    there = pinned.to(device, non_blocking=True)
+    return {
+        name: there[starts[name] : starts[name] + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for name, tensor in tensors.items()
+    }

@@ -1,0 +1,348 @@
+"""PPO's update: prepare a rollout (values, missing log-probs, advantages), then some epochs of minibatches over it.
+
+The host waits for the device twice in an update, in `prepare` for the values and at the end for the metrics; once more
+for each epoch if there is a `target_kl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from movelist.core import ragged, returns
+from movelist.core.action_ids import to_text
+from movelist.core.errors import NonFiniteError
+from movelist.core.metrics import Sums, span
+from movelist.core.settings import UpdateSettings
+from movelist.data.episode import Episodes
+from movelist.learn.batch import Batch, Minibatch, Rollout, plan_batches, plan_minibatches
+from movelist.learn.device import autocast, to_device
+from movelist.learn.loss import LOSS_NAMES, Targets, ppo_loss
+from movelist.learn.model import PolicyValueNet
+from movelist.learn.parallel import World
+
+Array = NDArray[Any]
+TARGETS = ("old_log_prob", "advantage", "return", "old_value")  # in the order of loss.Targets
+EVALUATION_STEPS = 4096  # a batch without gradient: large enough for a full device, small enough for its memory
+EVALUATION_ACTIONS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A rollout with all that its update is trained towards.
+
+    Attributes:
+        rollout: The steps.
+        targets: float32 [N] on the host, by the names of `Targets` without their dimension.
+        metrics: What is known before the update.
+    """
+
+    rollout: Rollout
+    targets: dict[str, Array]
+    metrics: dict[str, float]
+
+
+class Learner:
+    """Trains a network on episodes by PPO.
+
+    Args:
+        net: The network, on `world.device`.
+        settings: Of the update.
+        world: The processes that train together.
+        seed: Of the order of steps.
+    """
+
+    def __init__(self, net: PolicyValueNet, settings: UpdateSettings, world: World, *, seed: int = 0) -> None:
+        self.net, self.settings, self.world, self.seed = net, settings, world, seed
+        # Fused: one kernel for all parameters, and the only Adam that can skip a step without asking the device.
+        self.optimizer = torch.optim.Adam(net.parameters(), lr=settings.lr, eps=1e-5, fused=True)
+        self.returns = returns.RunningScale()
+        self.num_updates = 0
+
+    def prepare(self, episodes: Episodes) -> Prepared:
+        """Compute values, missing log-probs, advantages and returns for the steps that the policy made.
+
+        Raises:
+            DataError: An action id has no row in the network's table.
+            NonFiniteError: A value or log-prob is NaN or infinite; names episode and step.
+        """
+        episodes = episodes.learnable()
+        self.net.check_ids(torch.from_numpy(episodes.action_id_A))
+        with span("copy"):
+            rollout = Rollout(episodes, self.net.encode_ids, self.world.device)
+        value_N, final_value_EP, log_prob_N = self._evaluate(rollout)
+        old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
+        self._refuse_non_finite(episodes, value_N, old_log_prob_N, final_value_EP)
+        advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP)
+        if self.settings.normalize_advantage:
+            advantage_N = returns.normalized(advantage_N)
+        targets = dict(zip(TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
+        metrics = {
+            "losses/explained_variance": returns.explained_variance(value_N, return_N),
+            "losses/return_scale": self.returns.scale if self.settings.scale_returns else 1.0,
+        }
+        return Prepared(rollout, {name: column.astype(np.float32) for name, column in targets.items()}, metrics)
+
+    def update(self, prepared: Prepared, *, lr: float | None = None) -> dict[str, float]:
+        """Train some epochs on a prepared rollout.
+
+        Args:
+            prepared: From `prepare`, with the present weights.
+            lr: Learning rate of this update; None takes the settings'.
+
+        Returns:
+            Metrics by their TensorBoard tags, averages over all steps of all epochs.
+
+        Raises:
+            NonFiniteError: A loss or gradient was NaN or infinite. The weights are as before that minibatch.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.settings.lr if lr is None else lr
+        with span("plan"):
+            epochs, targets = self._plan(prepared)
+        guard = _Guard(self.world.device)
+        sums = Sums((*LOSS_NAMES, "steps", "minibatches", "grad_norm"), self.world.device)
+        num_epochs = 0
+        for epoch in epochs:
+            kl_before = sums.vector.clone()
+            for minibatch in epoch:
+                self._step(prepared.rollout, targets, minibatch, sums, guard)
+            num_epochs += 1
+            if self._moved_too_far(sums, kl_before):
+                break
+        return self._finish(prepared, epochs, num_epochs, sums, guard)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimiser, return scale and count, of types that a checkpoint holds."""
+        return {
+            "net": self.net.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "returns": dict(vars(self.returns)),
+            "num_updates": self.num_updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        self.net.load_state_dict(state["net"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        vars(self.returns).update(state["returns"])
+        self.num_updates = state["num_updates"]
+
+    # ------------------------------------------------------------------ prepare
+
+    @torch.no_grad()
+    def _evaluate(self, rollout: Rollout) -> tuple[Array, Array | None, Array]:
+        """Values of all steps and final states, and log-probs if any was not recorded; float64, in one read."""
+        episodes = rollout.episodes
+        results = [self._values(rollout.state_NS)]
+        if episodes.final_state_EPS is not None:
+            final = episodes.final_state_EPS.reshape(-1, episodes.final_state_EPS.shape[-1])
+            results.append(self._values(to_device({"final": final}, self.world.device)["final"]))
+        if np.isnan(episodes.log_prob_N).any():
+            results.append(self._log_probs(rollout))
+        host = [
+            part.numpy() for part in torch.cat(results).double().cpu().split([len(r) for r in results])
+        ]  # WAIT: values
+        value_N = host.pop(0)
+        final_value_EP = None
+        if episodes.final_state_EPS is not None:
+            final_value_EP = host.pop(0).reshape(episodes.return_EP.shape)
+            # An episode that ended earns nothing more.
+            final_value_EP = np.where(episodes.truncated_E[:, None], final_value_EP, 0.0)
+        return value_N, final_value_EP, host.pop(0) if host else episodes.log_prob_N
+
+    def _values(self, state_NS: torch.Tensor) -> torch.Tensor:
+        with autocast(self.world.device, self.settings.use_amp):
+            parts = [self.net.value(self.net.state_encoder(state_BS)) for state_BS in state_NS.split(EVALUATION_STEPS)]
+        return torch.cat(parts)
+
+    def _log_probs(self, rollout: Rollout) -> torch.Tensor:
+        """Log-probs of the chosen actions under the present weights, [N]."""
+        batches, _ = plan_batches(rollout, evaluation_parts(rollout.count_N), {})
+        parts = []
+        for batch in batches:
+            score_A, _ = self._forward(rollout, batch)
+            parts.append(ragged.log_softmax(score_A, batch.segments).index_select(0, batch.chosen_B))
+        return torch.cat(parts)
+
+    def _advantages(self, episodes: Episodes, value_N: Array, final_value_EP: Array | None) -> tuple[Array, Array]:
+        """Advantages and returns in scaled units."""
+        place = (episodes.player_N, episodes.episode_offsets)
+        if self.settings.scale_returns:
+            raw_N = returns.rollout_gae(
+                episodes.reward_N, np.zeros(len(value_N)), *place, gamma=self.settings.gamma, gae_lambda=1.0
+            )[1]
+            self.returns.add(raw_N)
+        reward_N = episodes.reward_N / (self.returns.scale if self.settings.scale_returns else 1.0)
+        return returns.rollout_gae(
+            reward_N,
+            value_N,
+            *place,
+            gamma=self.settings.gamma,
+            gae_lambda=self.settings.gae_lambda,
+            final_value_EP=final_value_EP,
+        )
+
+    def _refuse_non_finite(
+        self, episodes: Episodes, value_N: Array, log_prob_N: Array, final_value_EP: Array | None
+    ) -> None:
+        for name, number_N in (("value", value_N), ("log-prob of the chosen action", log_prob_N)):
+            bad = np.flatnonzero(~np.isfinite(number_N))
+            if bad.size:
+                raise NonFiniteError(
+                    f"the {name} is not a finite number",
+                    got=number_N[bad[0]],
+                    where=f"before update {self.num_updates + 1}, {episodes.place(int(bad[0]))}",
+                    do="The weights were not changed; try a lower --lr from the last checkpoint.",
+                )
+        if final_value_EP is not None and not np.isfinite(final_value_EP).all():
+            raise NonFiniteError("the value of a final state is not a finite number")
+
+    # ------------------------------------------------------------------ update
+
+    def _plan(self, prepared: Prepared) -> tuple[list[list[Minibatch]], dict[str, torch.Tensor]]:
+        """Every minibatch of every epoch, planned first and copied over once."""
+        rng = np.random.default_rng([self.seed, self.num_updates])
+        cuts = [
+            list(
+                plan_minibatches(
+                    rng.permutation(prepared.rollout.num_steps),
+                    batch_size=self.settings.batch_size,
+                    accumulation=self.settings.gradient_accumulation_steps,
+                )
+            )
+            for _ in range(self.settings.epochs_per_update)
+        ]
+        parts = [part for epoch in cuts for minibatch in epoch for part in minibatch]
+        batches, targets = plan_batches(prepared.rollout, parts, prepared.targets)
+        supply = iter(batches)
+        epochs = [
+            [Minibatch([next(supply) for _ in minibatch], sum(map(len, minibatch))) for minibatch in epoch]
+            for epoch in cuts
+        ]
+        return epochs, targets
+
+    def _forward(self, rollout: Rollout, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        state_BS = rollout.state_NS.index_select(0, batch.step_B)
+        encoded_U = rollout.encoded_R.index_select(0, batch.row_U)
+        with autocast(self.world.device, self.settings.use_amp):
+            scores: tuple[torch.Tensor, torch.Tensor] = self.net(
+                state_BS, encoded_U, batch.segments.step_A, batch.unique_A
+            )
+        return scores
+
+    def _step(
+        self, rollout: Rollout, targets: dict[str, torch.Tensor], minibatch: Minibatch, sums: Sums, guard: _Guard
+    ) -> None:
+        """One optimiser step on one minibatch."""
+        self.optimizer.zero_grad(set_to_none=True)
+        losses = []
+        for batch in minibatch.batches:
+            with span("forward"):
+                score_A, value_B = self._forward(rollout, batch)
+            with span("loss"):
+                picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
+                terms = ppo_loss(score_A, value_B, batch.segments, batch.chosen_B, picked, self.settings)
+            with span("backward"):
+                (terms["loss"] / minibatch.num_steps).backward()
+            losses.append(terms)
+        with span("optimiser"):
+            norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.max_grad_norm)
+            total = {name: sum((terms[name].detach() for terms in losses), norm.new_zeros(())) for name in LOSS_NAMES}
+            self.optimizer.found_inf = guard.add(total["loss"], norm)  # type: ignore[attr-defined]
+            self.optimizer.step()
+        one = norm.new_ones(())
+        sums.add({**total, "steps": one * minibatch.num_steps, "minibatches": one, "grad_norm": norm})
+
+    def _moved_too_far(self, sums: Sums, before: torch.Tensor) -> bool:
+        if self.settings.target_kl is None:
+            return False
+        epoch = dict(
+            zip(sums.names, (sums.vector - before).tolist(), strict=True)
+        )  # WAIT: once per epoch for target_kl
+        return bool(epoch["approx_kl"] > self.settings.target_kl * max(1.0, epoch["steps"]))
+
+    def _finish(
+        self, prepared: Prepared, epochs: list[list[Minibatch]], num_epochs: int, sums: Sums, guard: _Guard
+    ) -> dict[str, float]:
+        sums.vector = torch.cat([sums.vector, guard.first_bad.double().reshape(1)])
+        sums.names = (*sums.names, "first_bad")
+        total = sums.read()
+        minibatches = [minibatch for epoch in epochs[:num_epochs] for minibatch in epoch]
+        if total["first_bad"] >= 0:
+            raise self._explain(prepared.rollout, minibatches[int(total["first_bad"])], int(total["first_bad"]))
+        self.num_updates += 1
+        steps = max(1.0, total["steps"])
+        metrics = {f"losses/{name}": total[name] / steps for name in LOSS_NAMES}
+        metrics["losses/grad_norm"] = total["grad_norm"] / max(1.0, total["minibatches"])
+        metrics["charts/learning_rate"] = float(self.optimizer.param_groups[0]["lr"])
+        metrics["perf/minibatches"] = total["minibatches"]
+        metrics["perf/epochs"] = float(num_epochs)
+        metrics["perf/update_flops"] = float(
+            sum(
+                self.net.flops(b.segments.num_steps, b.segments.num_actions, b.num_unique)
+                for minibatch in minibatches
+                for b in minibatch.batches
+            )
+        )
+        return {**prepared.metrics, **metrics}
+
+    def _explain(self, rollout: Rollout, minibatch: Minibatch, number: int) -> NonFiniteError:
+        """Replay the first bad minibatch with the weights as they were, and name the first bad number in it."""
+        where = f"update {self.num_updates + 1}, minibatch {number + 1}"
+        do = "The weights were not changed by it; try a lower --lr or --max_grad_norm from the last checkpoint."
+        for batch in minibatch.batches:
+            with torch.no_grad():
+                score_A, value_B = self._forward(rollout, batch)
+            for what, step, got in _non_finite_places(rollout, batch, score_A, value_B):
+                place = f"{where}, {rollout.episodes.place(step)}"
+                return NonFiniteError(f"{what} is not a finite number", got=got, where=place, do=do)
+        for name, parameter in self.net.named_parameters():
+            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+                return NonFiniteError(f"the gradient of {name} is not finite", where=where, do=do)
+        return NonFiniteError("the loss is not a finite number", where=where, do=do)
+
+
+class _Guard:
+    """Remembers on the device which minibatch first had a loss or gradient that is not finite, and stops all later
+    steps."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.first_bad = torch.full((), -1.0, device=device)
+        self.number = 0
+
+    def add(self, loss: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
+        """1.0 if the optimiser must skip this step, else 0.0."""
+        bad = ~(loss.isfinite() & norm.isfinite())
+        self.first_bad = torch.where(bad & (self.first_bad < 0), float(self.number), self.first_bad)
+        self.number += 1
+        return (self.first_bad >= 0).float()
+
+
+def _non_finite_places(
+    rollout: Rollout, batch: Batch, score_A: torch.Tensor, value_B: torch.Tensor
+) -> Iterator[tuple[str, int, float]]:
+    step_B = batch.step_B.cpu().numpy()
+    score, value = score_A.float().cpu().numpy(), value_B.float().cpu().numpy()
+    for a in np.flatnonzero(~np.isfinite(score)):
+        action_id = rollout.unique_id_R[int(batch.row_U[batch.unique_A[a]])]
+        yield f"the logit of action {to_text(action_id)}", int(step_B[int(batch.segments.step_A[a])]), score[a]
+    for b in np.flatnonzero(~np.isfinite(value)):
+        yield "the value", int(step_B[b]), value[b]
+
+
+def evaluation_parts(count_N: Array) -> list[Array]:
+    """Cut all steps, in order, into batches bounded by steps and by legal actions."""
+    edges, last = [0], 0
+    total = np.concatenate([[0], np.cumsum(count_N)])
+    while last < len(count_N):
+        fits = int(np.searchsorted(total, total[last] + EVALUATION_ACTIONS, side="right")) - 1
+        last = min(max(fits, last + 1), last + EVALUATION_STEPS, len(count_N))
+        edges.append(last)
+    return [np.arange(a, b) for a, b in pairwise(edges)]

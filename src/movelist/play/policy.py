@@ -1,0 +1,228 @@
+"""Policies at work: states and legal lists in, choices out, for many games at once.
+
+A policy is anything with `choose`. The noise of a random choice comes from the game's seed and the turn, hashed, so
+that a choice does not depend on which other games happened to be in the same batch, nor on how many processes play.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from movelist.core import action_ids, ragged
+from movelist.core.errors import DataError, NonFiniteError
+from movelist.core.ragged import Segments
+from movelist.learn.device import autocast, to_device
+from movelist.learn.model import PolicyValueNet
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """One turn of each of B games.
+
+    Attributes:
+        state_BS: [B, S], what each mover knows.
+        count_B: int64 [B], lengths of the legal lists.
+        action_id_A: int64 [A], the lists one after another.
+        seed_B: int64 [B], each game's seed.
+        turn_B: int64 [B], turns played in that game before this one.
+    """
+
+    state_BS: Array
+    count_B: Array
+    action_id_A: Array
+    seed_B: Array
+    turn_B: Array
+
+
+class Policy(Protocol):
+    """Chooses actions."""
+
+    def choose(self, turns: Turns) -> tuple[Array, Array]:
+        """Choose one action for each turn.
+
+        Returns:
+            index_B: int64 [B], the choice's index in its list; log_prob_B: float32 [B], its log-probability.
+        """
+
+
+class RandomPolicy:
+    """Every legal action is equally likely."""
+
+    def choose(self, turns: Turns) -> tuple[Array, Array]:
+        """See `Policy`."""
+        uniform_B = uniform(turns.seed_B, turns.turn_B)
+        index_B = np.minimum((uniform_B * turns.count_B).astype(np.int64), turns.count_B - 1)
+        return index_B, -np.log(turns.count_B).astype(np.float32)
+
+
+class NetPolicy:
+    """A network's policy, by the weights that it has when this object is made: make a new one after each update.
+
+    While the weights stand still, an action's half of the pair score is computed once for each id and kept.
+
+    Args:
+        net: The network.
+        greedy: Always the likeliest action instead of drawing by probability.
+        use_amp: Compute in mixed precision where that is faster.
+    """
+
+    def __init__(self, net: PolicyValueNet, *, greedy: bool = False, use_amp: bool = False) -> None:
+        self.net, self.greedy, self.use_amp = net, greedy, use_amp
+        self.device = next(net.parameters()).device
+        self._known_id_R = np.zeros(0, np.int64)  # sorted
+        self._row_R = np.zeros(0, np.int64)  # where each known id's half score lies in _half_RH
+        self._half_RH = torch.zeros(0, net.shape.hidden_dim, device=self.device)
+
+    @torch.no_grad()
+    def choose(self, turns: Turns) -> tuple[Array, Array]:
+        """See `Policy`.
+
+        Raises:
+            DataError: An id has no row in the network's table.
+            NonFiniteError: The network gives NaN or infinity for a chosen action.
+        """
+        log_prob_A, segments = self._log_probs(turns)
+        if self.greedy:
+            index_B = ragged.argmax(log_prob_A, segments)
+        else:
+            noise = to_device({"noise": gumbel(turns)}, self.device)["noise"]
+            index_B = ragged.argmax(log_prob_A + noise, segments)
+        log_prob_B = log_prob_A.index_select(0, segments.offsets[:-1] + index_B)
+        both = torch.stack([index_B.double(), log_prob_B.double()]).cpu().numpy()  # WAIT: the games need the choices
+        self._refuse_non_finite(both[1], turns)
+        return both[0].astype(np.int64), both[1].astype(np.float32)
+
+    @torch.no_grad()
+    def log_probs(self, turns: Turns) -> Array:
+        """Log-probabilities of all legal actions, float32 [A]."""
+        return self._log_probs(turns)[0].cpu().numpy()  # WAIT: it is the answer
+
+    def act(self, state: ArrayLike, legal_actions: Any, *, seed: int = 0, turn: int = 0) -> tuple[int, float]:
+        """Choose for a single turn, as an engine would.
+
+        Args:
+            state: [S].
+            legal_actions: 64-bit ids, signed or unsigned.
+            seed: Of the draw, together with `turn`; a greedy policy ignores both.
+            turn: Number of the turn in its game.
+
+        Returns:
+            The index of the choice in `legal_actions`, and its log-probability.
+
+        Raises:
+            DataError: The list is empty or an id is no 64-bit integer, or the state has the wrong width.
+        """
+        index_B, log_prob_B = self.choose(self._one_turn(state, legal_actions, seed, turn))
+        return int(index_B[0]), float(log_prob_B[0])
+
+    def probabilities(self, state: ArrayLike, legal_actions: Any) -> Array:
+        """The probability of each legal action of one turn, float32 [A]. Arguments and errors as in `act`."""
+        return np.exp(self.log_probs(self._one_turn(state, legal_actions, 0, 0)))
+
+    def _one_turn(self, state: ArrayLike, legal_actions: Any, seed: int, turn: int) -> Turns:
+        ids = action_ids.parse_list(legal_actions)
+        row = np.asarray(state, np.float32).reshape(1, -1)
+        if row.shape[1] != self.net.shape.state_size:
+            raise DataError("the state has the wrong width", got=row.shape[1], expected=self.net.shape.state_size)
+        return Turns(row, np.array([len(ids)]), ids, np.array([seed]), np.array([turn]))
+
+    def _log_probs(self, turns: Turns) -> tuple[torch.Tensor, Segments]:
+        plan = Segments.from_counts(turns.count_B)
+        row_A = self._rows(turns.action_id_A)
+        columns = {"state": turns.state_BS, "offsets": plan.offsets.numpy(), "step": plan.step_A.numpy(), "row": row_A}
+        there = to_device(columns, self.device)
+        segments = Segments(there["offsets"], there["step"], plan.num_steps, plan.num_actions)
+        with autocast(self.device, self.use_amp):
+            half_BH = self.net.pair_state(self.net.state_encoder(there["state"]))
+            score_A = self.net.pair(half_BH, self._half_RH.to(half_BH.dtype), segments.step_A, there["row"])
+        return ragged.log_softmax(score_A, segments), segments
+
+    def _rows(self, action_id_A: Array) -> Array:
+        """Each id's row in the kept halves; unknown ids are computed and kept first."""
+        place_A = np.searchsorted(self._known_id_R, action_id_A)
+        known_A = np.zeros(len(action_id_A), bool)
+        inside = place_A < len(self._known_id_R)
+        known_A[inside] = self._known_id_R[place_A[inside]] == action_id_A[inside]
+        if not known_A.all():
+            self._learn(np.unique(action_id_A[~known_A]))
+            place_A = np.searchsorted(self._known_id_R, action_id_A)
+        row_A: Array = self._row_R[place_A]
+        return row_A
+
+    def _learn(self, new_id: Array) -> None:
+        self.net.check_ids(torch.from_numpy(new_id))
+        encoded = self.net.encode_ids(to_device({"id": new_id}, self.device)["id"])
+        with autocast(self.device, self.use_amp):
+            half = self.net.pair_action(encoded)
+        start, end = len(self._known_id_R), len(self._known_id_R) + len(new_id)
+        if end > len(self._half_RH):
+            # Twice the room, so that many small additions copy little.
+            room = self._half_RH.new_empty(max(2 * end, 1024) - len(self._half_RH), self._half_RH.shape[1])
+            self._half_RH = torch.cat([self._half_RH, room])
+        self._half_RH[start:end] = half
+        ids = np.concatenate([self._known_id_R, new_id])
+        rows = np.concatenate([self._row_R, np.arange(start, end)])
+        order = np.argsort(ids, kind="stable")
+        self._known_id_R, self._row_R = ids[order], rows[order]
+
+    def _refuse_non_finite(self, log_prob_B: Array, turns: Turns) -> None:
+        bad = np.flatnonzero(~np.isfinite(log_prob_B))
+        if bad.size:
+            raise NonFiniteError(
+                "the policy's log-probability is not a finite number",
+                got=log_prob_B[bad[0]],
+                where=f"game with seed {turns.seed_B[bad[0]]}, turn {turns.turn_B[bad[0]]}",
+                do="The weights or the state hold NaN or infinity: go back to an earlier checkpoint, check the state.",
+            )
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(x: Array) -> Array:
+    """Spread 64 bits so that neighbours are unlike. Source: SplitMix64's finaliser, Steele et al. 2014."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Array = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+def _turn_key(seed_B: Array, turn_B: Array) -> Array:
+    return _mix(_mix(seed_B.astype(np.uint64)) + (turn_B.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+
+
+def _to_unit(bits: Array) -> Array:
+    """The upper 53 bits as a number strictly between 0 and 1."""
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def uniform(seed_B: Array, turn_B: Array) -> Array:
+    """One number in (0, 1) for each (game seed, turn), float64 [B]; always the same for the same pair."""
+    return _to_unit(_turn_key(seed_B, turn_B))
+
+
+def gumbel(turns: Turns) -> Array:
+    """Standard Gumbel noise for each (game seed, turn, place in the list), float32 [A]."""
+    step_A = np.repeat(np.arange(len(turns.count_B)), turns.count_B)
+    starts = np.cumsum(turns.count_B) - turns.count_B
+    place_A = (np.arange(len(step_A)) - starts[step_A]).astype(np.uint64) + np.uint64(1)
+    bits_A = _mix(_turn_key(turns.seed_B, turns.turn_B)[step_A] + place_A * _GOLDEN)
+    return -np.log(-np.log(_to_unit(bits_A))).astype(np.float32)
+
+
+def derive_seeds(seed: int, purpose: int, first: int, num_seeds: int) -> Array:
+    """Game seeds number `first` and following of a stream, int64 [num_seeds], each 0 to 2^63 - 1.
+
+    Streams of other seeds or purposes share no pattern with this one.
+    """
+    base = int(np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint64)[0])
+    number = np.arange(first + 1, first + num_seeds + 1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        return (_mix(np.uint64(base) + number * _GOLDEN) >> np.uint64(1)).astype(np.int64)

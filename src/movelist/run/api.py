@@ -1,0 +1,88 @@
+"""What Python users call: train, load, match."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from movelist.core.errors import CheckpointError
+from movelist.core.settings import TrainSettings
+from movelist.games.catalog import make_game
+from movelist.games.game import Game, game_name, state_size
+from movelist.learn.device import choose_device
+from movelist.play import arena
+from movelist.play.policy import NetPolicy, Policy, RandomPolicy
+from movelist.run import checkpoint
+from movelist.run.checkpoint import load_policy as load
+from movelist.run.train import TrainResult
+from movelist.run.train import train as train_settings
+
+__all__ = ["load", "match", "train"]
+
+
+def train(game: str | Game = "dou_dizhu", **settings: Any) -> TrainResult:
+    """Train a policy by self-play; see `movelist train --help` for the settings.
+
+    Args:
+        game: A name, or a game of your own (see `movelist.Game`; `movelist.check_game` tests it).
+        **settings: By their plain names, as in `train(lr=1e-3, hidden_dim=128, out="runs/mine")`.
+
+    Returns:
+        Folder, last checkpoint, the trained policy, and its match against random players.
+
+    Raises:
+        MovelistError: A setting, the game or the folder cannot be used, or a number went bad in training.
+    """
+    name = game if isinstance(game, str) else game_name(game)
+    chosen = TrainSettings.from_flat({**settings, "game": name})
+    return train_settings(chosen, None if isinstance(game, str) else game)
+
+
+def match(
+    policy: Policy | Path | str,
+    opponent: Policy | Path | str = "random",
+    *,
+    game: str | Game | None = None,
+    num_games: int = 1_000,
+    seed: int = 0,
+    greedy: bool = True,
+) -> arena.MatchResult:
+    """Play a policy against another one that moves all the other seats.
+
+    Args:
+        policy: A policy, a run folder or a checkpoint file.
+        opponent: The same, or "random".
+        game: A name or a game; None takes the one that the policy was trained on.
+        num_games: Rounded up so that every seat gets the same number.
+        seed: Of the games' chance and of players that draw lots.
+        greedy: Loaded policies play their likeliest action; otherwise they draw by probability.
+
+    Returns:
+        The score of `policy`: all seats together, and each.
+
+    Raises:
+        MovelistError: A checkpoint or the game cannot be used, or they do not belong together.
+    """
+    played = None if game is None else make_game(game)
+    players: list[Policy] = []
+    for player in (policy, opponent):
+        if isinstance(player, str) and player == "random":
+            players.append(RandomPolicy())
+        elif isinstance(player, str | Path):
+            loaded, played = _player(Path(player), played, greedy)
+            players.append(loaded)
+        else:
+            players.append(player)
+    if played is None:
+        raise CheckpointError("a match needs to know its game", do="Give game=... .")
+    return arena.match(players[0], players[1], played, num_games=num_games, seed=seed)
+
+
+def _player(path: Path, game: Game | None, greedy: bool) -> tuple[NetPolicy, Game]:
+    """A checkpoint's policy, and the game that it plays; refused if that is not `game`."""
+    device = choose_device("cpu")
+    state = checkpoint.load(path, device=device)
+    game = game or make_game(state["settings"]["game"])
+    net = checkpoint.load_net(state, device)
+    checkpoint.check_fits(state, path, game=game_name(game), state_size=state_size(game))
+    return NetPolicy(net, greedy=greedy), game

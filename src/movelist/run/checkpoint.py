@@ -1,0 +1,253 @@
+"""The run folder and its checkpoints: whole files only, so the latest always loads.
+
+    RUN/settings.json               the resolved settings
+    RUN/metrics.jsonl               one line an update
+    RUN/tensorboard/                the same numbers
+    RUN/checkpoints/update-000120.pt
+    RUN/checkpoints/latest.json     {"file": "update-000120.pt"}
+
+A checkpoint is written beside its place, flushed, and renamed; numbered files are never overwritten, since on Windows
+another program may hold them open. `latest.json` changes last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from movelist.core.errors import CheckpointError
+from movelist.learn.device import choose_device
+from movelist.learn.model import ModelShape, PolicyValueNet
+from movelist.play.policy import NetPolicy
+
+FORMAT = "movelist-checkpoint/1"
+
+
+class RunFolder:
+    """A folder that one training writes to.
+
+    Args:
+        path: Made if it is not there.
+
+    Raises:
+        CheckpointError: The folder cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            probe = path / ".writable"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise CheckpointError(
+                "the run folder cannot be written", got=error.strerror, where=str(path), do="Choose another with --out."
+            ) from None
+
+    def write_json(self, name: str, content: object) -> None:
+        """Write a small file as a whole."""
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        write_whole(self.path / name, lambda file: file.write(text.encode("utf-8")))
+
+    def save(self, number: int, state: dict[str, Any], *, keep: int) -> Path:
+        """Save checkpoint `number`, point latest.json at it, and delete all but the newest `keep`."""
+        path = self.checkpoints / f"update-{number:06d}.pt"
+        write_whole(path, lambda file: torch.save(state, file))
+        self.write_json("checkpoints/latest.json", {"file": path.name})
+        for old in sorted(self.checkpoints.glob("update-*.pt"))[:-keep]:
+            _delete(old)
+        return path
+
+
+def new_run_folder(out: Path | None, game: str) -> RunFolder:
+    """The folder for a new run: `out`, or one made for the game and the time.
+
+    Raises:
+        CheckpointError: It already holds a run, or cannot be written.
+    """
+    if out is None:
+        plain = "".join(letter if letter.isalnum() else "-" for letter in game).strip("-")
+        return RunFolder(Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}")
+    if (out / "settings.json").exists():
+        held = read_settings(out).get("game")
+        raise CheckpointError(
+            "the folder already holds a run",
+            got=f"a run of {held}",
+            where=str(out),
+            do=f"Go on with it: movelist train --resume {quoted(out)}; or choose another with --out.",
+        )
+    return RunFolder(out)
+
+
+def read_settings(run: Path) -> dict[str, Any]:
+    """The settings that a run folder was made with.
+
+    Raises:
+        CheckpointError: The folder is no run, or its settings cannot be read.
+    """
+    path = run / "settings.json"
+    if not path.is_file():
+        raise CheckpointError("this is no run folder", got=str(run), expected="a folder with settings.json")
+    try:
+        settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return settings
+    except (OSError, ValueError) as error:
+        raise CheckpointError("the settings of a run cannot be read", got=error, where=str(path)) from None
+
+
+def pack(
+    *,
+    settings: dict[str, Any],
+    shape: ModelShape,
+    learner: dict[str, Any],
+    source: dict[str, Any],
+    counters: dict[str, Any],
+) -> dict[str, Any]:
+    """All that a checkpoint holds, of types that load without running code."""
+    versions = {"torch": str(torch.__version__), "numpy": np.__version__, "python": platform.python_version()}
+    return {
+        "format": FORMAT,
+        "settings": settings,
+        "shape": asdict(shape),
+        "learner": learner,
+        "source": source,
+        "counters": counters,
+        "versions": versions,
+    }
+
+
+def load(path: Path | str, *, device: str | torch.device = "cpu") -> dict[str, Any]:
+    """Read a checkpoint.
+
+    Args:
+        path: A run folder (its latest checkpoint), or a checkpoint file.
+        device: Where its tensors go.
+
+    Raises:
+        CheckpointError: There is none, or it is damaged or no checkpoint of movelist; names the file.
+    """
+    file = _checkpoint_file(Path(path))
+    try:
+        state = torch.load(file, map_location=device, weights_only=True)
+    except Exception as error:
+        # torch raises a dozen types for damaged files, some with an empty message.
+        reason = str(error).split("\n")[0] or type(error).__name__
+        raise CheckpointError(
+            "a checkpoint cannot be read",
+            got=reason,
+            where=f"{file}, {file.stat().st_size} bytes",
+            do=_other_files(file),
+        ) from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format", "no format") if isinstance(state, dict) else type(state).__name__
+        raise CheckpointError("this is no checkpoint of movelist", got=found, expected=FORMAT, where=str(file))
+    return state
+
+
+def load_net(state: dict[str, Any], device: torch.device) -> PolicyValueNet:
+    """The network of a checkpoint's state."""
+    net = PolicyValueNet(ModelShape(**state["shape"])).to(device)
+    net.load_state_dict(state["learner"]["net"])
+    return net
+
+
+def load_policy(path: Path | str, *, device: str = "cpu", greedy: bool = True) -> NetPolicy:
+    """The policy of a run or checkpoint, ready to play.
+
+    Args:
+        path: A run folder or a checkpoint file.
+        device: "cpu", "cuda" or "auto".
+        greedy: Always the likeliest action; otherwise draw by probability.
+
+    Raises:
+        CheckpointError: As `load`.
+
+    Example:
+        policy = movelist.load("runs/mine")
+        index, log_prob = policy.act(state, legal_actions)
+    """
+    chosen = choose_device(device)
+    return NetPolicy(load_net(load(path, device=chosen), chosen), greedy=greedy)
+
+
+def check_fits(state: dict[str, Any], where: Path | str, *, game: str, **sizes: object) -> None:
+    """Refuse a checkpoint of another game or of other sizes.
+
+    Args:
+        state: From `load`.
+        where: The file, for the message.
+        game: The game to be played.
+        **sizes: Fields of ModelShape that have to agree.
+
+    Raises:
+        CheckpointError: Names what differs.
+    """
+    held = {"game": state["settings"]["game"], **state["shape"]}
+    for name, expected in {"game": game, **sizes}.items():
+        if held[name] != expected:
+            raise CheckpointError(
+                f"the checkpoint is of another {name}", got=held[name], expected=expected, where=str(where)
+            )
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Write a file so that it appears whole or not at all, also when the machine stops."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        _replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def quoted(path: Path) -> str:
+    """The path as it is typed in a shell."""
+    return f'"{path}"' if any(letter in str(path) for letter in " ()&'") else str(path)
+
+
+def _replace(beside: Path, path: Path) -> None:
+    for attempt in range(10):
+        try:
+            beside.replace(path)
+            return
+        except PermissionError:  # on Windows while a virus scanner or a reader holds the old file
+            if attempt == 9:
+                raise
+            time.sleep(0.05 * (attempt + 1))
+
+
+def _delete(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError:  # held open by a reader on Windows: it is deleted after a later save
+        return
+
+
+def _checkpoint_file(path: Path) -> Path:
+    if path.is_file():
+        return path
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    files = sorted(folder.glob("update-*.pt"))
+    if not files:
+        what = "holds no checkpoint yet" if path.is_dir() else "does not exist"
+        raise CheckpointError(f"{path} {what}", expected="a run folder or a checkpoint file")
+    return files[-1]
+
+
+def _other_files(file: Path) -> str:
+    others = [other for other in sorted(file.parent.glob("update-*.pt")) if other != file]
+    return f"Use an earlier one: {quoted(others[-1])}" if others else "There is no earlier one beside it."

@@ -1,0 +1,119 @@
+"""What a training shows and writes: a progress display, metrics.jsonl and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+PLAIN_LINE_SECONDS = 5.0  # between progress lines where there is no terminal to draw on
+
+
+class Log:
+    """Everything that a training says, in one place.
+
+    Args:
+        folder: The run folder.
+        tensorboard: Write events there too.
+        console: Where people read; plain lines if it is no terminal.
+    """
+
+    def __init__(self, folder: Path, *, tensorboard: bool, console: Console) -> None:
+        self.console = console
+        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._events = _event_writer(folder / "tensorboard") if tensorboard else None
+        self._progress = _progress(console) if console.is_terminal else None
+        self._task = self._progress.add_task("training", total=1.0, text="") if self._progress else None
+        self._last_line = -math.inf
+
+    def __enter__(self) -> Log:
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_display()
+        self._file.close()
+        if self._events:
+            self._events.close()
+
+    def say(self, text: str) -> None:
+        """One line for people."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def say_all(self, lines: Iterable[str]) -> None:
+        """Some lines for people."""
+        for line in lines:
+            self.say(line)
+
+    def stop_display(self) -> None:
+        """Leave the progress bar as it is; lines follow below it."""
+        if self._progress:
+            self._progress.stop()
+
+    def update(self, step: int, metrics: Mapping[str, float], *, progress: float, last: bool = False) -> None:
+        """Write one update's metrics and move the display.
+
+        Args:
+            step: Steps trained on so far, the x axis.
+            metrics: Numbers by their TensorBoard tags.
+            progress: Share of the training that is done, 0 to 1.
+            last: Always print a line.
+        """
+        row = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **row}, allow_nan=False) + "\n")
+        self._file.flush()
+        if self._events:
+            for name, value in metrics.items():
+                self._events.add_scalar(name, value, step)
+        self._show(progress_text(step, metrics), progress, last)
+
+    def _show(self, text: str, progress: float, last: bool) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=progress, text=text)
+        elif last or time.monotonic() - self._last_line >= PLAIN_LINE_SECONDS:
+            self._last_line = time.monotonic()
+            self.say(f"{progress:4.0%}  {text}")
+
+
+def progress_text(step: int, metrics: Mapping[str, float]) -> str:
+    """One line of progress."""
+    parts = [
+        f"update {metrics['charts/updates']:.0f}",
+        f"{step:,} steps",
+        f"{metrics['charts/SPS']:,.0f} steps/s",
+        f"{metrics['legal/actions_per_second']:,.0f} actions/s",
+        f"return {metrics['charts/episodic_return_seat_0']:+.2f}",
+        f"entropy {metrics['losses/entropy']:.2f}",
+        f"KL {metrics['losses/approx_kl']:.4f}",
+    ]
+    if "arena/win_rate" in metrics:
+        parts.append(f"beats random {metrics['arena/win_rate']:.0%}")
+    left = metrics.get("charts/seconds_left")
+    if left is not None:
+        parts.append(f"{int(left) // 60}:{int(left) % 60:02d} left")
+    return "  ".join(parts)
+
+
+def _progress(console: Console) -> Progress:
+    columns = (
+        SpinnerColumn("line"),
+        BarColumn(bar_width=12),
+        TextColumn("{task.percentage:>3.0f}% {task.fields[text]}"),
+    )
+    return Progress(*columns, TimeElapsedColumn(), console=console, transient=False)
+
+
+def _event_writer(folder: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter  # a second to import, so only where it is wanted
+
+    return SummaryWriter(str(folder))

@@ -1,0 +1,13 @@
+"""What holds for every test: one thread of arithmetic, and property tests that do not depend on the clock."""
+
+import os
+
+from hypothesis import settings
+
+# Same seed, same bytes holds at a fixed thread count, and tensors this small gain nothing from a second thread. Set
+# before torch is imported; child processes inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No deadline: the first call of a torch operation may take a second. In CI the same examples each time.
+settings.register_profile("movelist", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("movelist")
