@@ -282,10 +282,8 @@ def _refuse(kind: Any, name: str) -> None:
         return
     way_out = None
     if kind.dynamics.name == "SIMULTANEOUS":
-        turn_based = f"turn_based_simultaneous_game(game={name if '(' in name else name + '()'})"
-        with contextlib.suppress(GameError):
-            OpenSpielGame(turn_based)
-            way_out = f"Its turn-based form can: {turn_based!r}."
+        parameter = name if "(" in name else f"{name}()"
+        way_out = f"Its turn-based form can: 'turn_based_simultaneous_game(game={parameter})'."
     raise GameError(f"this game cannot be played here, because {reason}", got=repr(name), do=way_out)
 
 
@@ -293,7 +291,7 @@ def _make_observer(game: Any, name: str) -> Any:
     """OpenSpiel's way to write a state into a buffer: what `information_state_tensor` or `observation_tensor` returns.
 
     Raises:
-        GameError: The game announces such a tensor and has none.
+        GameError: The game announces such a tensor and has none, as crossword does.
     """
     pyspiel = _import_pyspiel()
     contents = pyspiel.IIGObservationType(
@@ -303,7 +301,10 @@ def _make_observer(game: Any, name: str) -> Any:
     )
     try:
         with _quiet_errors():
-            return game.make_observer(contents, {})
+            observer = game.make_observer(contents, {})
+        if observer is None:  # pyspiel._Observation would crash on it
+            raise RuntimeError("no observer")
+        return observer
     except RuntimeError as error:
         raise GameError(
             "this game cannot be played here, because OpenSpiel does not write its states as numbers",
