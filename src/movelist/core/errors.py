@@ -7,6 +7,7 @@
     ├── CheckpointError    a run folder or checkpoint cannot be used    2
     ├── DeviceError        the device asked for is not there    2
     ├── DataError          an episode breaks the rules    1
+    ├── DeviceMemoryError  the device has too little memory for a batch    1
     └── NonFiniteError     NaN or infinity turned up in training    1
 
 Every message answers, in one line: what happened, what was found, what was expected, where, and what to do about it.
@@ -89,6 +90,10 @@ class DeviceError(MovelistError):
 
 class DataError(MovelistError):
     """An episode breaks the rules of the data."""
+
+
+class DeviceMemoryError(MovelistError):
+    """The device has too little memory for what it was given."""
 
 
 class NonFiniteError(MovelistError):

@@ -43,12 +43,16 @@ class ModelSettings:
     hidden_dim: int = 512
     """Width of all layers. Wider plays better after long training and costs its square in time. Usual: 128 to 1024."""
 
+    action_hidden_dim: int | None = None
+    """Width of the layer that reads an action. None takes hidden_dim. Narrower saves time and memory where ids seldom
+    repeat, so that a batch has nearly as many different actions as legal ones."""
+
     action_encoder: Literal["auto", "bits", "table"] = "auto"
     """How an action id enters the network: its 64 "bits", where they mean something (cards, squares), or a "table" of
     learned vectors, for ids that are small dense numbers. "auto" asks the game."""
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "hidden_dim")
+        _at_least(self, 1, "hidden_dim", "action_hidden_dim")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,14 @@ class UpdateSettings:
     gradient_accumulation_steps: int = 1
     """Batches summed for one optimiser step, which then sees batch_size times this many steps. For less memory and the
     same learning, halve batch_size and double this."""
+
+    max_actions_per_minibatch: int = 131_072
+    """Legal actions in one forward and backward pass, at most: a batch with more is cut into smaller ones. That changes
+    its memory and not its result. Bounds the unique ids, too. A single longer list is a batch of its own."""
+
+    empty_cache_every: int = 0
+    """Updates between hand-backs of cached GPU memory; 0 never does. It waits for the device and takes what the next
+    update asks for again: worth it only where the profile shows fragmentation."""
 
     use_amp: bool = False
     """Compute in bfloat16 where a GPU is faster at it; softmax and loss stay in float32. Does nothing on a CPU."""
@@ -112,7 +124,8 @@ class UpdateSettings:
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "batch_size", "update_frequency", "epochs_per_update", "gradient_accumulation_steps")
-        _at_least(self, 0, "lr", "ent_coef", "vf_coef")
+        _at_least(self, 1, "max_actions_per_minibatch")
+        _at_least(self, 0, "empty_cache_every", "lr", "ent_coef", "vf_coef")
         _above_zero(self, "clip_range", "clip_range_vf", "max_grad_norm", "target_kl")
         for name in ("gamma", "gae_lambda"):
             _require(self, 0 <= getattr(self, name) <= 1, name, "0 to 1")

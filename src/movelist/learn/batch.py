@@ -78,6 +78,12 @@ class Rollout:
         return self.episodes.num_steps
 
 
+def rollout_bytes(episodes: Episodes, num_epochs: int) -> int:
+    """About what a rollout and the plan of its update keep on the device, beside the network and one batch's work."""
+    planned = 3 * episodes.num_steps + 3 * episodes.num_actions  # 64-bit indices of an epoch, see `_plan`
+    return int(episodes.state_NS.nbytes + 8 * num_epochs * planned)
+
+
 def spread(num_items: int, largest: int) -> list[int]:
     """Cut into as few parts as `largest` allows, as equal as can be: 65 with 64 is [33, 32], never [64, 1]."""
     num_parts = -(-num_items // largest)
@@ -85,13 +91,31 @@ def spread(num_items: int, largest: int) -> list[int]:
     return [base + (part < extra) for part in range(num_parts)]
 
 
-def plan_minibatches(order_N: Array, *, batch_size: int, accumulation: int) -> Iterator[list[Array]]:
-    """Cut one epoch's order of steps into minibatches, each a list of batches of steps."""
+def plan_minibatches(
+    order_N: Array, count_N: Array, *, batch_size: int, accumulation: int, max_actions: int
+) -> Iterator[list[Array]]:
+    """Cut one epoch's order of steps into minibatches, each a list of batches of steps.
+
+    Args:
+        order_N: int64 [N], the steps in the order of this epoch.
+        count_N: int64 [N], each step's number of legal actions.
+        batch_size: Steps in a batch, at most.
+        accumulation: A minibatch has at most `batch_size` times this many steps.
+        max_actions: Legal actions in a batch, at most, unless a single step has more.
+    """
     start = 0
     for size in spread(len(order_N), batch_size * accumulation):
         edges = np.cumsum([0, *spread(size, batch_size)]) + start
-        yield [order_N[a:b] for a, b in pairwise(edges)]
+        yield [part for a, b in pairwise(edges) for part in _halve(order_N[a:b], count_N, max_actions)]
         start += size
+
+
+def _halve(step_B: Array, count_N: Array, max_actions: int) -> list[Array]:
+    """Cut steps in halves until each part has few enough legal actions, or is a single step."""
+    if len(step_B) <= 1 or count_N[step_B].sum() <= max_actions:
+        return [step_B]
+    middle = len(step_B) // 2
+    return _halve(step_B[:middle], count_N, max_actions) + _halve(step_B[middle:], count_N, max_actions)
 
 
 def plan_batches(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from movelist.core.errors import DeviceError
+from movelist.core.errors import DeviceError, DeviceMemoryError
 
 INSTALL_PAGE = "https://pytorch.org/get-started/locally/"
 
@@ -81,6 +81,38 @@ def autocast(device: torch.device, enabled: bool) -> AbstractContextManager[Any]
 def amp_is_useful(device: torch.device) -> bool:
     """Whether mixed precision does anything here: on NVIDIA cards that compute in bfloat16 (Ampere and later)."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
+
+
+@contextmanager
+def explain_out_of_memory(num_steps: int, num_actions: int) -> Iterator[None]:
+    """Say in one line which batch did not fit, and which setting to lower.
+
+    Args:
+        num_steps: Steps of the largest batch inside the block.
+        num_actions: Its legal actions.
+
+    Raises:
+        DeviceMemoryError: The device ran out of memory inside the block.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        # torch.OutOfMemoryError on a GPU; on a CPU a plain RuntimeError of the allocator.
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise DeviceMemoryError(
+            "out of memory",
+            got=f"a batch of {num_steps:,} steps with {num_actions:,} legal actions",
+            where=str(error).split("\n")[0][:200],
+            do="Halve --batch_size and double --gradient_accumulation_steps (the learning stays the same), or lower "
+            "--max_actions_per_minibatch or --hidden_dim.",
+        ) from None
+
+
+def release_cached_memory(device: torch.device) -> None:
+    """Give back what the GPU's allocator keeps for later; this waits for the device. Nothing to do on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # WAIT: only every --empty_cache_every updates
 
 
 def to_device(columns: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, torch.Tensor]:

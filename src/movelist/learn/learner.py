@@ -22,7 +22,7 @@ from movelist.core.metrics import Sums, span
 from movelist.core.settings import UpdateSettings
 from movelist.data.episode import Episodes
 from movelist.learn.batch import Batch, Minibatch, Rollout, plan_batches, plan_minibatches
-from movelist.learn.device import autocast, to_device
+from movelist.learn.device import autocast, explain_out_of_memory, release_cached_memory, to_device
 from movelist.learn.loss import LOSS_NAMES, Targets, ppo_loss
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
@@ -76,7 +76,8 @@ class Learner:
         self.net.check_ids(torch.from_numpy(episodes.action_id_A))
         with span("copy"):
             rollout = Rollout(episodes, self.net.encode_ids, self.world.device)
-        value_N, final_value_EP, log_prob_N = self._evaluate(rollout)
+        with explain_out_of_memory(min(EVALUATION_STEPS, rollout.num_steps), EVALUATION_ACTIONS):
+            value_N, final_value_EP, log_prob_N = self._evaluate(rollout)
         old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
         self._refuse_non_finite(episodes, value_N, old_log_prob_N, final_value_EP)
         advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP)
@@ -116,7 +117,10 @@ class Learner:
             num_epochs += 1
             if self._moved_too_far(sums, kl_before):
                 break
-        return self._finish(prepared, epochs, num_epochs, sums, guard)
+        metrics = self._finish(prepared, epochs, num_epochs, sums, guard)
+        if self.settings.empty_cache_every and self.num_updates % self.settings.empty_cache_every == 0:
+            release_cached_memory(self.world.device)
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimiser, return scale and count, of types that a checkpoint holds."""
@@ -213,8 +217,10 @@ class Learner:
             list(
                 plan_minibatches(
                     rng.permutation(prepared.rollout.num_steps),
+                    prepared.rollout.count_N,
                     batch_size=self.settings.batch_size,
                     accumulation=self.settings.gradient_accumulation_steps,
+                    max_actions=self.settings.max_actions_per_minibatch,
                 )
             )
             for _ in range(self.settings.epochs_per_update)
@@ -244,14 +250,8 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
         for batch in minibatch.batches:
-            with span("forward"):
-                score_A, value_B = self._forward(rollout, batch)
-            with span("loss"):
-                picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
-                terms = ppo_loss(score_A, value_B, batch.segments, batch.chosen_B, picked, self.settings)
-            with span("backward"):
-                (terms["loss"] / minibatch.num_steps).backward()
-            losses.append(terms)
+            with explain_out_of_memory(batch.segments.num_steps, batch.segments.num_actions):
+                losses.append(self._backward(rollout, targets, batch, minibatch.num_steps))
         with span("optimiser"):
             norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.max_grad_norm)
             total = {name: sum((terms[name].detach() for terms in losses), norm.new_zeros(())) for name in LOSS_NAMES}
@@ -259,6 +259,19 @@ class Learner:
             self.optimizer.step()
         one = norm.new_ones(())
         sums.add({**total, "steps": one * minibatch.num_steps, "minibatches": one, "grad_norm": norm})
+
+    def _backward(
+        self, rollout: Rollout, targets: dict[str, torch.Tensor], batch: Batch, num_steps: int
+    ) -> dict[str, torch.Tensor]:
+        """Add a batch's share of the minibatch's gradient; the sums of its loss terms."""
+        with span("forward"):
+            score_A, value_B = self._forward(rollout, batch)
+        with span("loss"):
+            picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
+            terms = ppo_loss(score_A, value_B, batch.segments, batch.chosen_B, picked, self.settings)
+        with span("backward"):
+            (terms["loss"] / num_steps).backward()
+        return terms
 
     def _moved_too_far(self, sums: Sums, before: torch.Tensor) -> bool:
         if self.settings.target_kl is None:

@@ -32,12 +32,14 @@ class ModelShape:
     Attributes:
         state_size: S, the width of a state.
         hidden_dim: H, the width of the layers.
+        action_hidden_dim: Width of the action tower; 0 is H.
         action_encoder: "bits" or "table".
         num_actions: Rows of the table; 0 for "bits".
     """
 
     state_size: int
     hidden_dim: int = 512
+    action_hidden_dim: int = 0
     action_encoder: str = "bits"
     num_actions: int = 0
 
@@ -84,9 +86,10 @@ class PolicyValueNet(nn.Module):
         hidden_dim = shape.hidden_dim
         self.shape = shape
         self.state_encoder = state_encoder or StateEncoder(shape.state_size, hidden_dim)
-        self.action_encoder = ActionEncoder(hidden_dim, shape.num_actions)
+        action_hidden_dim = shape.action_hidden_dim or hidden_dim
+        self.action_encoder = ActionEncoder(action_hidden_dim, shape.num_actions)
         self.state_to_pair = _linear(hidden_dim, hidden_dim)
-        self.action_to_pair = _linear(hidden_dim, hidden_dim, bias=False)
+        self.action_to_pair = _linear(action_hidden_dim, hidden_dim, bias=False)
         # A tenth of the usual size, so that the first policy is close to even and explores.
         self.pair_weight = nn.Parameter(torch.randn(hidden_dim) * 0.1 / math.sqrt(hidden_dim))
         self.critic = critic or nn.Sequential(
@@ -196,11 +199,11 @@ class PolicyValueNet(nn.Module):
         Counts the standard towers' matrix products and the pair; a backward pass counts twice the forward one, less the
         gradients of the inputs, which nobody needs.
         """
-        square = 2 * self.shape.hidden_dim**2
-        first_state = 2 * self.shape.state_size * self.shape.hidden_dim * num_steps
-        first_action = 0 if self.shape.action_encoder == "table" else 2 * 64 * self.shape.hidden_dim * num_unique
-        inner = square * (3 * num_steps + num_unique) + 2 * self.shape.hidden_dim * num_steps
-        pair = 4 * self.shape.hidden_dim * num_actions
+        width, action_width = self.shape.hidden_dim, self.shape.action_hidden_dim or self.shape.hidden_dim
+        first_state = 2 * self.shape.state_size * width * num_steps
+        first_action = 0 if self.shape.action_encoder == "table" else 2 * 64 * action_width * num_unique
+        inner = 2 * width * (3 * width * num_steps + action_width * num_unique + num_steps)
+        pair = 4 * width * num_actions
         if not backward:
             return first_state + first_action + inner + pair
         return 2 * (first_state + first_action) + 3 * (inner + pair)

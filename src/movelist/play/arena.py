@@ -54,8 +54,12 @@ class MatchResult(Score):
     seats: list[Score]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain types."""
-        return asdict(self)
+        """As plain types; None stands for an infinite bound, as after a single game: JSON has no infinity."""
+        plain = asdict(self)
+        for part in (plain, *plain["seats"]):
+            bounds = part["mean_return_interval"]
+            part["mean_return_interval"] = tuple(bound if np.isfinite(bound) else None for bound in bounds)
+        return plain
 
     def __str__(self) -> str:
         low, high = self.win_rate_interval

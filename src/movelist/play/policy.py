@@ -199,8 +199,8 @@ def _turn_key(seed_B: Array, turn_B: Array) -> Array:
 
 
 def _to_unit(bits: Array) -> Array:
-    """The upper 53 bits as a number strictly between 0 and 1."""
-    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    """The upper 52 bits as a number strictly between 0 and 1; with 53 the largest would round to 1."""
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def uniform(seed_B: Array, turn_B: Array) -> Array:

@@ -159,7 +159,7 @@ class _Recorder:
         state_BS = np.empty((len(slots), self.state_size), np.float32)
         flat: list[int] = []
         for row, slot in zip(state_BS, slots, strict=True):
-            if not slot.actions:
+            if not len(slot.actions):  # a list or an array
                 raise GameError("a turn offers no legal action", where=f"game with seed {slot.seed}, turn {slot.turn}")
             row[:] = slot.state.observe(slot.player)
             flat.extend(slot.actions)

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import platform
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -65,7 +67,7 @@ class RunFolder:
         path = self.checkpoints / f"update-{number:06d}.pt"
         write_whole(path, lambda file: torch.save(state, file))
         self.write_json("checkpoints/latest.json", {"file": path.name})
-        for old in sorted(self.checkpoints.glob("update-*.pt"))[:-keep]:
+        for old in _numbered(self.checkpoints)[:-keep]:
             _delete(old)
         return path
 
@@ -78,12 +80,11 @@ def new_run_folder(out: Path | None, game: str) -> RunFolder:
     """
     if out is None:
         plain = "".join(letter if letter.isalnum() else "-" for letter in game).strip("-")
-        return RunFolder(Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}")
-    if (out / "settings.json").exists():
-        held = read_settings(out).get("game")
+        return RunFolder(_claim(f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"))
+    if (out / "settings.json").exists() or _numbered(out / "checkpoints"):
         raise CheckpointError(
             "the folder already holds a run",
-            got=f"a run of {held}",
+            got=f"a run of {read_settings(out).get('game')}",
             where=str(out),
             do=f"Go on with it: movelist train --resume {quoted(out)}; or choose another with --out.",
         )
@@ -100,7 +101,9 @@ def read_settings(run: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError("this is no run folder", got=str(run), expected="a folder with settings.json")
     try:
-        settings: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(settings, dict):
+            raise ValueError(f"{type(settings).__name__} instead of an object")
         return settings
     except (OSError, ValueError) as error:
         raise CheckpointError("the settings of a run cannot be read", got=error, where=str(path)) from None
@@ -139,13 +142,15 @@ def load(path: Path | str, *, device: str | torch.device = "cpu") -> dict[str, A
     """
     file = _checkpoint_file(Path(path))
     try:
+        _check_sums(file)
         state = torch.load(file, map_location=device, weights_only=True)
     except Exception as error:
-        # torch raises a dozen types for damaged files, some with an empty message.
+        # zipfile and torch raise a dozen types for damaged files, some with an empty message.
         reason = str(error).split("\n")[0] or type(error).__name__
         raise CheckpointError(
             "a checkpoint cannot be read",
-            got=reason,
+            # torch's own message proposes to load such a file nevertheless.
+            got="objects other than tensors and numbers" if isinstance(error, pickle.UnpicklingError) else reason,
             where=f"{file}, {file.stat().st_size} bytes",
             do=_other_files(file),
         ) from None
@@ -219,6 +224,32 @@ def quoted(path: Path) -> str:
     return f'"{path}"' if any(letter in str(path) for letter in " ()&'") else str(path)
 
 
+def _check_sums(file: Path) -> None:
+    """Hold the check sums of the zip file that torch.save writes; torch.load does not look at them."""
+    with zipfile.ZipFile(file) as archive:
+        damaged = archive.testzip()
+    if damaged:
+        raise zipfile.BadZipFile(f"a wrong check sum of {damaged}")
+
+
+def _claim(name: str, number: int = 1) -> Path:
+    """A new folder in runs/; who makes it has it, for two trainings may start within the same second."""
+    path = Path("runs") / (name if number == 1 else f"{name}-{number}")
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return _claim(name, number + 1)
+    except OSError:  # RunFolder will say why
+        return path
+    return path
+
+
+def _numbered(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, the oldest first. By number: as text, update-1000000 comes before update-999999."""
+    files = [file for file in folder.glob("update-*.pt") if file.stem.removeprefix("update-").isdecimal()]
+    return sorted(files, key=lambda file: int(file.stem.removeprefix("update-")))
+
+
 def _replace(beside: Path, path: Path) -> None:
     for attempt in range(10):
         try:
@@ -241,13 +272,20 @@ def _checkpoint_file(path: Path) -> Path:
     if path.is_file():
         return path
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    files = sorted(folder.glob("update-*.pt"))
+    files = _numbered(folder)
     if not files:
         what = "holds no checkpoint yet" if path.is_dir() else "does not exist"
-        raise CheckpointError(f"{path} {what}", expected="a run folder or a checkpoint file")
+        again = "A run that was broken off before its first checkpoint has to start anew: delete the folder."
+        raise CheckpointError(
+            f"{path} {what}",
+            expected="a run folder or a checkpoint file",
+            do=again if (path / "settings.json").exists() else None,
+        )
     return files[-1]
 
 
 def _other_files(file: Path) -> str:
-    others = [other for other in sorted(file.parent.glob("update-*.pt")) if other != file]
-    return f"Use an earlier one: {quoted(others[-1])}" if others else "There is no earlier one beside it."
+    others = [other for other in _numbered(file.parent) if other != file]
+    if not others:
+        return "There is no other one beside it."
+    return f"Use {quoted(others[-1])}; once the damaged file is deleted, the run goes on from there."

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 PLAIN_LINE_SECONDS = 5.0  # between progress lines where there is no terminal to draw on
 
@@ -86,9 +87,14 @@ class Log:
 
 
 def progress_text(step: int, metrics: Mapping[str, float]) -> str:
-    """One line of progress."""
-    parts = [
-        f"update {metrics['charts/updates']:.0f}",
+    """One line of progress; what matters most comes first, for a narrow terminal cuts off the end."""
+    parts = [f"update {metrics['charts/updates']:.0f}"]
+    left = metrics.get("charts/seconds_left")
+    if left is not None:
+        parts.append(f"{int(left) // 60}:{int(left) % 60:02d} left")
+    if "arena/win_rate" in metrics:
+        parts.append(f"beats random {metrics['arena/win_rate']:.0%}")
+    parts += [
         f"{step:,} steps",
         f"{metrics['charts/SPS']:,.0f} steps/s",
         f"{metrics['legal/actions_per_second']:,.0f} actions/s",
@@ -96,21 +102,20 @@ def progress_text(step: int, metrics: Mapping[str, float]) -> str:
         f"entropy {metrics['losses/entropy']:.2f}",
         f"KL {metrics['losses/approx_kl']:.4f}",
     ]
-    if "arena/win_rate" in metrics:
-        parts.append(f"beats random {metrics['arena/win_rate']:.0%}")
-    left = metrics.get("charts/seconds_left")
-    if left is not None:
-        parts.append(f"{int(left) // 60}:{int(left) % 60:02d} left")
     return "  ".join(parts)
 
 
 def _progress(console: Console) -> Progress:
+    def cropped() -> Column:  # without the ellipsis, a letter that some consoles cannot write
+        return Column(no_wrap=True, overflow="crop")
+
     columns = (
         SpinnerColumn("line"),
         BarColumn(bar_width=12),
-        TextColumn("{task.percentage:>3.0f}% {task.fields[text]}"),
+        TextColumn("{task.percentage:>3.0f}% {task.fields[text]}", table_column=cropped()),
+        TimeElapsedColumn(table_column=cropped()),
     )
-    return Progress(*columns, TimeElapsedColumn(), console=console, transient=False)
+    return Progress(*columns, console=console, transient=False)
 
 
 def _event_writer(folder: Path) -> Any:

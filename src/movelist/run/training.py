@@ -16,6 +16,7 @@ from movelist.core.errors import SettingsError
 from movelist.core.settings import TrainSettings, UpdateSettings
 from movelist.data.episode import Episodes, Source
 from movelist.games.game import Game, action_encoder, game_name, state_size
+from movelist.learn.batch import rollout_bytes
 from movelist.learn.device import amp_is_useful, choose_device, missing_cuda_advice, set_up
 from movelist.learn.learner import Learner, Prepared
 from movelist.learn.model import ModelShape, PolicyValueNet
@@ -182,7 +183,8 @@ def describe_update(settings: UpdateSettings, episodes: Episodes) -> list[str]:
     lines = [
         f"An update: {len(episodes):,} episodes = about {episodes.num_steps:,} steps with {episodes.num_actions:,} "
         f"legal actions = {num_minibatches:,} minibatches of up to {minibatch:,} steps x "
-        f"{settings.epochs_per_update} epochs."
+        f"{settings.epochs_per_update} epochs. It keeps about "
+        f"{max(1, rollout_bytes(episodes, settings.epochs_per_update) >> 20):,} MB on the device."
     ]
     if len(episodes) < 32:
         lines.append(
@@ -210,6 +212,7 @@ def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
     return ModelShape(
         state_size=state_size(game),
         hidden_dim=settings.model.hidden_dim,
+        action_hidden_dim=settings.model.action_hidden_dim or 0,
         action_encoder=encoder,
         num_actions=num_actions,
     )
