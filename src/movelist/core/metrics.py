@@ -54,6 +54,11 @@ class Sums:
         """
         self.vector += torch.stack([values[name].detach().double() for name in self.names])
 
+    def append(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Add further 0-d tensors, to be read along with the sums."""
+        self.names = (*self.names, *values)
+        self.vector = torch.cat([self.vector, torch.stack([value.double() for value in values.values()])])
+
     def read(self) -> dict[str, float]:
         """Bring the sums to the host: this waits for the device."""
         return dict(zip(self.names, self.vector.tolist(), strict=True))  # WAIT: the one read of an update's metrics

@@ -22,7 +22,14 @@ from movelist.core.metrics import Sums, span
 from movelist.core.settings import UpdateSettings
 from movelist.data.episode import Episodes
 from movelist.learn.batch import Batch, Minibatch, Rollout, plan_batches, plan_minibatches
-from movelist.learn.device import autocast, explain_out_of_memory, release_cached_memory, to_device
+from movelist.learn.device import (
+    LossScale,
+    amp_dtype,
+    autocast,
+    explain_out_of_memory,
+    release_cached_memory,
+    to_device,
+)
 from movelist.learn.loss import LOSS_NAMES, Targets, ppo_loss
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
@@ -63,6 +70,7 @@ class Learner:
         # Fused: one kernel for all parameters, and the only Adam that can skip a step without asking the device.
         self.optimizer = torch.optim.Adam(net.parameters(), lr=settings.lr, eps=1e-5, fused=True)
         self.returns = returns.RunningScale()
+        self.loss_scale = LossScale(world.device, enabled=settings.use_amp and amp_dtype(world.device) is torch.float16)
         self.num_updates = 0
 
     def prepare(self, episodes: Episodes) -> Prepared:
@@ -128,6 +136,7 @@ class Learner:
             "net": self.net.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "returns": dict(vars(self.returns)),
+            "loss_scale": self.loss_scale.state_dict(),
             "num_updates": self.num_updates,
         }
 
@@ -136,6 +145,7 @@ class Learner:
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         vars(self.returns).update(state["returns"])
+        self.loss_scale.load_state_dict(state["loss_scale"])
         self.num_updates = state["num_updates"]
 
     # ------------------------------------------------------------------ prepare
@@ -253,12 +263,16 @@ class Learner:
             with explain_out_of_memory(batch.segments.num_steps, batch.segments.num_actions):
                 losses.append(self._backward(rollout, targets, batch, minibatch.num_steps))
         with span("optimiser"):
+            self.loss_scale.unscale([p.grad for p in self.net.parameters() if p.grad is not None])
             norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.max_grad_norm)
             total = {name: sum((terms[name].detach() for terms in losses), norm.new_zeros(())) for name in LOSS_NAMES}
-            self.optimizer.found_inf = guard.add(total["loss"], norm)  # type: ignore[attr-defined]
+            skip = guard.add(total["loss"], norm, self.loss_scale)
+            self.optimizer.found_inf = skip  # type: ignore[attr-defined]  # fused Adam leaves out the step where it is 1
             self.optimizer.step()
         one = norm.new_ones(())
-        sums.add({**total, "steps": one * minibatch.num_steps, "minibatches": one, "grad_norm": norm})
+        sums.add(
+            {**total, "steps": one * minibatch.num_steps, "minibatches": one, "grad_norm": norm.nan_to_num(0, 0, 0)}
+        )
 
     def _backward(
         self, rollout: Rollout, targets: dict[str, torch.Tensor], batch: Batch, num_steps: int
@@ -270,7 +284,7 @@ class Learner:
             picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
             terms = ppo_loss(score_A, value_B, batch.segments, batch.chosen_B, picked, self.settings)
         with span("backward"):
-            (terms["loss"] / num_steps).backward()
+            (terms["loss"] * (self.loss_scale.scale / num_steps)).backward()
         return terms
 
     def _moved_too_far(self, sums: Sums, before: torch.Tensor) -> bool:
@@ -284,8 +298,7 @@ class Learner:
     def _finish(
         self, prepared: Prepared, epochs: list[list[Minibatch]], num_epochs: int, sums: Sums, guard: _Guard
     ) -> dict[str, float]:
-        sums.vector = torch.cat([sums.vector, guard.first_bad.double().reshape(1)])
-        sums.names = (*sums.names, "first_bad")
+        sums.append({"first_bad": guard.first_bad, "skipped": self.loss_scale.skipped})
         total = sums.read()
         minibatches = [minibatch for epoch in epochs[:num_epochs] for minibatch in epoch]
         if total["first_bad"] >= 0:
@@ -296,6 +309,8 @@ class Learner:
         metrics["losses/grad_norm"] = total["grad_norm"] / max(1.0, total["minibatches"])
         metrics["charts/learning_rate"] = float(self.optimizer.param_groups[0]["lr"])
         metrics["perf/minibatches"] = total["minibatches"]
+        if self.loss_scale.enabled:
+            metrics["perf/skipped_steps"] = total["skipped"]
         metrics["perf/epochs"] = float(num_epochs)
         metrics["perf/update_flops"] = float(
             sum(
@@ -330,12 +345,17 @@ class _Guard:
         self.first_bad = torch.full((), -1.0, device=device)
         self.number = 0
 
-    def add(self, loss: torch.Tensor, norm: torch.Tensor) -> torch.Tensor:
-        """1.0 if the optimiser must skip this step, else 0.0."""
-        bad = ~(loss.isfinite() & norm.isfinite())
+    def add(self, loss: torch.Tensor, norm: torch.Tensor, loss_scale: LossScale) -> torch.Tensor:
+        """1.0 if the optimiser must skip this step, else 0.0.
+
+        An overflow of float16 gradients skips this step alone; it says nothing of the weights.
+        """
+        overflow = ~norm.isfinite() & loss.isfinite() & loss_scale.enabled
+        bad = ~(loss.isfinite() & norm.isfinite()) & ~overflow
         self.first_bad = torch.where(bad & (self.first_bad < 0), float(self.number), self.first_bad)
         self.number += 1
-        return (self.first_bad >= 0).float()
+        loss_scale.update(overflow.float())
+        return ((self.first_bad >= 0) | overflow).float()
 
 
 def _non_finite_places(

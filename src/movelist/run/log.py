@@ -106,16 +106,15 @@ def progress_text(step: int, metrics: Mapping[str, float]) -> str:
 
 
 def _progress(console: Console) -> Progress:
-    def cropped() -> Column:  # without the ellipsis, a letter that some consoles cannot write
-        return Column(no_wrap=True, overflow="crop")
-
     columns = (
         SpinnerColumn("line"),
-        BarColumn(bar_width=12),
-        TextColumn("{task.percentage:>3.0f}% {task.fields[text]}", table_column=cropped()),
-        TimeElapsedColumn(table_column=cropped()),
+        BarColumn(bar_width=8),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        # As wide as there is room, then cropped: the usual ellipsis is a letter that some consoles cannot write.
+        TextColumn("{task.fields[text]}", table_column=Column(ratio=1, no_wrap=True, overflow="crop")),
     )
-    return Progress(*columns, console=console, transient=False)
+    return Progress(*columns, console=console, transient=False, expand=True)
 
 
 def _event_writer(folder: Path) -> Any:

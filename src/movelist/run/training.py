@@ -17,7 +17,7 @@ from movelist.core.settings import TrainSettings, UpdateSettings
 from movelist.data.episode import Episodes, Source
 from movelist.games.game import Game, action_encoder, game_name, state_size
 from movelist.learn.batch import rollout_bytes
-from movelist.learn.device import amp_is_useful, choose_device, missing_cuda_advice, set_up
+from movelist.learn.device import amp_dtype, choose_device, missing_cuda_advice, set_up
 from movelist.learn.learner import Learner, Prepared
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.learn.parallel import World
@@ -164,10 +164,8 @@ def greeting(training: Training) -> list[str]:
 def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
     """A line for each setting that does nothing here."""
     lines = []
-    if settings.update.use_amp and not amp_is_useful(device):
-        lines.append(
-            f"--use_amp does nothing on this {device.type}: mixed precision needs a GPU that computes in bfloat16."
-        )
+    if settings.update.use_amp and amp_dtype(device) is None:
+        lines.append(f"--use_amp does nothing on this {device.type}: mixed precision needs a GPU with tensor cores.")
     if settings.play.num_games > settings.update.update_frequency:
         lines.append(
             f"--num_games {settings.play.num_games} counts as {settings.update.update_frequency}: no more games than "
