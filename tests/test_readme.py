@@ -19,7 +19,7 @@ def test_own_game_of_the_readme_learns_to_play_perfectly(
     script.write_text(blocks[0], encoding="utf-8")
     names = runpy.run_path(str(script), run_name="__main__")
 
-    policy, state = names["result"].policy, names["NimState"]()
+    policy, state = names["result"].policy, names["Nim"]()
     for sticks in range(1, 22):
         state.sticks = sticks
         legal = state.legal_actions()

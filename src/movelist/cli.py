@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import io
+import itertools
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +16,10 @@ from typing import Annotated
 
 import tyro
 
-from movelist.core.errors import MovelistError, SettingsError
+from movelist.core.errors import MovelistError, SettingsError, nearest
 from movelist.core.settings import MatchSettings, TrainSettings
 
-_DESCRIPTION = (
-    f"""movelist {importlib.metadata.version("movelist")}: PPO for games whose legal actions change every turn."""
-)
+COMMANDS = ("train", "match")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A console in gbk cannot print every letter; a question mark is better than a traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    # Read by OpenMP when torch is loaded. Threads that spin while they wait for each other make a product take a
+    # scheduler's slice instead of 5 ms as soon as anything else wants their core; see docs/LOG.md.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         command = _parse(arguments)
@@ -52,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MovelistError as error:
         print(f"movelist: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:  # the disk is full, a network drive is gone
+        print(f"movelist: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("movelist: stopped.", file=sys.stderr)
         return 130
@@ -69,40 +75,59 @@ def _parse(arguments: list[str]) -> TrainSettings | Match:
         Annotated[TrainSettings, tyro.conf.subcommand("train", default=_defaults(arguments))]
         | Annotated[Match, tyro.conf.subcommand("match")]
     )
-    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.OmitSubcommandPrefixes)
+    markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     try:
         with contextlib.redirect_stderr(talk):
-            return tyro.cli(commands, prog="movelist", description=_DESCRIPTION, args=arguments, config=markers)
+            return tyro.cli(commands, prog="movelist", description=_description(), args=arguments, config=markers)
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise SettingsError(_one_line(talk.getvalue()), do=_help_hint(arguments)) from None
+        raise SettingsError(_one_line(talk.getvalue()).rstrip("."), do=_help_hint(arguments)) from None
+
+
+def _description() -> str:
+    try:
+        version = importlib.metadata.version("movelist")
+    except importlib.metadata.PackageNotFoundError:  # run from a clone that was not installed
+        version = "from a clone"
+    return f"movelist {version}: PPO for games whose legal actions change every turn."
 
 
 def _defaults(arguments: list[str]) -> TrainSettings:
     """The defaults of `train`: those of the run to resume, if there is one."""
-    for index, word in enumerate(arguments):
-        if word.partition("=")[0] == "--resume" and arguments[0] == "train":
-            run = Path(word.partition("=")[2] or (arguments[index + 1] if index + 1 < len(arguments) else ""))
+    for place, word in enumerate(arguments, 1):
+        flag, equals, value = word.partition("=")
+        given = [value] if equals else arguments[place : place + 1]
+        if flag == "--resume" and arguments[0] == "train" and given:  # without a folder, tyro says what is missing
             from movelist.run.checkpoint import read_settings
 
-            return TrainSettings.from_flat(read_settings(run))
+            return TrainSettings.from_flat(read_settings(Path(given[0])))
     return TrainSettings()
 
 
 def _one_line(box: str) -> str:
-    """The message in one of tyro's boxes: its lines up to the first rule, and the flag it proposes."""
-    lines = [line.strip(" │|") for line in box.splitlines()]
-    lines = [line for line in lines[1:] if line]
-    rule = next((n for n, line in enumerate(lines) if set(line) <= set("─-╰╯+")), len(lines))
-    message = " ".join(lines[:rule])
-    proposed = next((line for line in lines[rule:] if line.startswith("--")), None)
+    """The message in one of tyro's boxes: its lines between the title and the next rule, and the flag it proposes.
+
+    A box is drawn with lines, or with hyphens where the console's encoding has none.
+    """
+    lines = [stripped for line in box.splitlines()[1:] if (stripped := line.strip(" │|"))]
+    parts = [list(group) for is_rule, group in itertools.groupby(lines, _is_rule) if not is_rule]
+    message = " ".join(parts[0]) if parts else ""
+    proposed = next((line for part in parts[1:] for line in part if line.startswith("--")), None)
     return message + (f"; perhaps {proposed.split()[0]}" if proposed and "nrecognized" in message else "")
 
 
+def _is_rule(line: str) -> bool:
+    return set(line) <= set("─-╰╯+ ")
+
+
 def _help_hint(arguments: list[str]) -> str:
-    command = f"{arguments[0]} " if arguments and arguments[0] in ("train", "match") else ""
-    return f"See movelist {command}--help"
+    """What to type next; the nearest command where the first word is none."""
+    first = arguments[0] if arguments else ""
+    if first in COMMANDS:
+        return f"See movelist {first} --help"
+    close = nearest(first, COMMANDS)
+    return f"Did you mean movelist {close}?" if close else "See movelist --help"
 
 
 def _train(settings: TrainSettings) -> int:

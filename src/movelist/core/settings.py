@@ -63,7 +63,7 @@ class UpdateSettings:
     """Steps in one forward and backward pass. Larger is calmer, and faster until the device is full. Usual: 128 to
     4096."""
 
-    update_frequency: int = 512
+    update_frequency: int = 256
     """Episodes played for each update. More make each update better informed, fewer make updates come sooner.
     Usual: 128 to 2048; below 32 the gradient is mostly noise."""
 
@@ -135,7 +135,7 @@ class UpdateSettings:
 class PlaySettings:
     """Self-play."""
 
-    num_games: int = 512
+    num_games: int = 256
     """Games played at once; a network call serves one step of each. More is faster until the device is full."""
 
     keep_forced: bool = False

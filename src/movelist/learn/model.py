@@ -92,9 +92,7 @@ class PolicyValueNet(nn.Module):
         self.action_to_pair = _linear(action_hidden_dim, hidden_dim, bias=False)
         # A tenth of the usual size, so that the first policy is close to even and explores.
         self.pair_weight = nn.Parameter(torch.randn(hidden_dim) * 0.1 / math.sqrt(hidden_dim))
-        self.critic = critic or nn.Sequential(
-            _linear(hidden_dim, hidden_dim), nn.ReLU(), _linear(hidden_dim, 1, gain=0.1)
-        )
+        self.critic = critic or _linear(hidden_dim, 1, gain=0.1)
 
     def encode_ids(self, action_id_U: torch.Tensor) -> torch.Tensor:
         """What the network takes in place of ids: float32 [U, 64], or int64 [U] rows of the table.
@@ -202,7 +200,7 @@ class PolicyValueNet(nn.Module):
         width, action_width = self.shape.hidden_dim, self.shape.action_hidden_dim or self.shape.hidden_dim
         first_state = 2 * self.shape.state_size * width * num_steps
         first_action = 0 if self.shape.action_encoder == "table" else 2 * 64 * action_width * num_unique
-        inner = 2 * width * (3 * width * num_steps + action_width * num_unique + num_steps)
+        inner = 2 * width * (2 * width * num_steps + action_width * num_unique + num_steps)
         pair = 4 * width * num_actions
         if not backward:
             return first_state + first_action + inner + pair

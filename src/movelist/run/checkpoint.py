@@ -200,14 +200,18 @@ def check_fits(state: dict[str, Any], where: Path | str, *, game: str, **sizes: 
     """
     held = {"game": state["settings"]["game"], **state["shape"]}
     for name, expected in {"game": game, **sizes}.items():
-        if held[name] != expected:
+        if held.get(name) != expected:
             raise CheckpointError(
-                f"the checkpoint is of another {name}", got=held[name], expected=expected, where=str(where)
+                f"the checkpoint is of another {name}", got=held.get(name), expected=expected, where=str(where)
             )
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file so that it appears whole or not at all, also when the machine stops."""
+    """Write a file so that it appears whole or not at all, also when the machine stops.
+
+    Raises:
+        CheckpointError: The disk is full, or another program holds the old file open for good.
+    """
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
@@ -215,6 +219,10 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         _replace(beside, path)
+    except OSError as error:
+        raise CheckpointError(
+            "a file cannot be written", got=error.strerror, where=str(path), do="What was there before is whole."
+        ) from error
     finally:
         beside.unlink(missing_ok=True)
 

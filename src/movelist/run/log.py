@@ -28,11 +28,12 @@ class Log:
 
     def __init__(self, folder: Path, *, tensorboard: bool, console: Console) -> None:
         self.console = console
-        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n")
         self._events = _event_writer(folder / "tensorboard") if tensorboard else None
         self._progress = _progress(console) if console.is_terminal else None
         self._task = self._progress.add_task("training", total=1.0, text="") if self._progress else None
         self._last_line = -math.inf
+        self._last_match: dict[str, float] = {}  # shown until there is a newer one
 
     def __enter__(self) -> Log:
         if self._progress:
@@ -76,7 +77,8 @@ class Log:
         if self._events:
             for name, value in metrics.items():
                 self._events.add_scalar(name, value, step)
-        self._show(progress_text(step, metrics), progress, last)
+        self._last_match.update({name: value for name, value in metrics.items() if name.startswith("arena/")})
+        self._show(progress_text(step, {**self._last_match, **metrics}), progress, last)
 
     def _show(self, text: str, progress: float, last: bool) -> None:
         if self._progress is not None and self._task is not None:
