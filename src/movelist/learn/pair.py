@@ -3,16 +3,24 @@
 The states of B steps and the U unique actions went through their towers once each; a pair costs one addition, one relu
 and one dot product of width H. There are A pairs and A is large, so `[A, H]` is never held: the pairs are worked off in
 chunks that stay in the processor's cache, and backward computes each chunk again.
+
+On a CPU the cores share the rows of a chunk, so what matters is that every operation gives the same rows to the same
+core: then nothing moves between their caches. Elementwise operations and row sums do; a matrix-vector product does not,
+and made the gather after it ten times slower on two cores. Sums by index cannot, so with few cores backward runs on one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-# Rows of width 512 in a chunk make 1 MB, half of the second-level cache of a common core. Measured in docs/LOG.md.
-CHUNK_BYTES = 1 << 20
+# Rows of width 512 in a chunk make 1 MB, about the second-level cache of a common core: docs/LOG.md has the times. A GPU
+# has other caches and pays for each launch.
+CHUNK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 26}
+FEW_THREADS = 4
 
 
 def pair_score(
@@ -25,14 +33,15 @@ def pair_score(
     """Score every pair.
 
     Args:
-        state_BH: [B, H], float32 or float64 (bfloat16 under autocast).
+        state_BH: [B, H], float32 or float64 (bfloat16 or float16 under autocast).
         action_UH: [U, H], same dtype.
-        weight_H: [H], same dtype.
+        weight_H: [H].
         step_A: int64 [A], each pair's row in `state_BH`.
         unique_A: int64 [A], each pair's row in `action_UH`.
 
     Returns:
-        [A]; `score_A[a] = weight_H . relu(state_BH[step_A[a]] + action_UH[unique_A[a]])`.
+        [A], float32 (float64 for float64);
+        `score_A[a] = weight_H . relu(state_BH[step_A[a]] + action_UH[unique_A[a]])`.
 
     Source: own; tests/learn/test_pair.py holds it against the same formula written out.
     """
@@ -40,18 +49,6 @@ def pair_score(
         state_BH, action_UH, weight_H.to(state_BH.dtype), step_A, unique_A
     )
     return score_A
-
-
-def _chunks(num_pairs: int, row: torch.Tensor) -> list[slice]:
-    size = max(1, CHUNK_BYTES // (row.shape[-1] * row.element_size()))
-    return [slice(start, min(start + size, num_pairs)) for start in range(0, num_pairs, size)]
-
-
-def _activate(
-    state_BH: torch.Tensor, action_UH: torch.Tensor, step: torch.Tensor, unique: torch.Tensor
-) -> torch.Tensor:
-    # index_select, not advanced indexing: the latter is several times slower on a CPU.
-    return state_BH.index_select(0, step).add_(action_UH.index_select(0, unique)).relu_()
 
 
 class _PairScore(torch.autograd.Function):
@@ -65,24 +62,66 @@ class _PairScore(torch.autograd.Function):
         unique_A: torch.Tensor,
     ) -> torch.Tensor:
         ctx.save_for_backward(state_BH, action_UH, weight_H, step_A, unique_A)
-        score_A = state_BH.new_empty(step_A.shape)
-        for part in _chunks(len(step_A), weight_H):
-            torch.mv(_activate(state_BH, action_UH, step_A[part], unique_A[part]), weight_H, out=score_A[part])
+        score_A = state_BH.new_empty(step_A.shape, dtype=_sum_dtype(state_BH))
+        for part, sum_CH in _pair_sums(state_BH, action_UH, step_A, unique_A):
+            torch.sum(sum_CH.relu_().mul_(weight_H), 1, dtype=score_A.dtype, out=score_A[part])
         return score_A
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         state_BH, action_UH, weight_H, step_A, unique_A = ctx.saved_tensors
         (grad_A,) = grads
-        grad_state_BH, grad_action_UH = torch.zeros_like(state_BH), torch.zeros_like(action_UH)
-        grad_weight_H = torch.zeros_like(weight_H)
-        for part in _chunks(len(step_A), weight_H):
-            step, unique, grad = step_A[part], unique_A[part], grad_A[part]
-            active = _activate(state_BH, action_UH, step, unique)
-            grad_weight_H.addmv_(active.t(), grad)
-            # The score's gradient where the relu let something through. The weight is the same for all pairs of a row
-            # of the sums, so it is multiplied in once at the end instead of once a pair.
-            open_gate = torch.ops.aten.threshold_backward(grad.unsqueeze(1).expand_as(active), active, 0.0)
-            grad_state_BH.index_add_(0, step, open_gate)
-            grad_action_UH.index_add_(0, unique, open_gate)
-        return grad_state_BH.mul_(weight_H), grad_action_UH.mul_(weight_H), grad_weight_H, None, None
+        gates_BH = torch.zeros_like(state_BH, dtype=grad_A.dtype)
+        gates_UH = torch.zeros_like(action_UH, dtype=grad_A.dtype)
+        with _one_thread_if_few(state_BH.device):
+            for part, sum_CH in _pair_sums(state_BH, action_UH, step_A, unique_A):
+                # The score's gradient where the relu lets something through.
+                gate_CH = sum_CH.gt_(0).to(grad_A.dtype).mul_(grad_A[part].unsqueeze(1))
+                gates_BH.index_add_(0, step_A[part], gate_CH)
+                gates_UH.index_add_(0, unique_A[part], gate_CH)
+        # A row's gates added up are all that is needed: the weight is the same for each of its pairs, and
+        # relu(s + a) = gate * (s + a) gives the weight's own gradient from the same sums.
+        grad_weight_H = (gates_BH * state_BH).sum(0) + (gates_UH * action_UH).sum(0)
+        dtype = state_BH.dtype
+        return (
+            gates_BH.mul_(weight_H).to(dtype),
+            gates_UH.mul_(weight_H).to(dtype),
+            grad_weight_H.to(dtype),
+            None,
+            None,
+        )
+
+
+def _pair_sums(
+    state_BH: torch.Tensor, action_UH: torch.Tensor, step_A: torch.Tensor, unique_A: torch.Tensor
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Chunk by chunk, which pairs, and their state + action [C, H]: a buffer that the next chunk overwrites."""
+    row_bytes = state_BH.shape[1] * state_BH.element_size()
+    size = max(1, min(len(step_A), CHUNK_BYTES.get(state_BH.device.type, 1 << 26) // row_bytes))
+    # Buffers of our own: a fresh one for each chunk costs page faults. index_select, not advanced indexing, which is
+    # several times slower on a CPU.
+    left, right = state_BH.new_empty(size, state_BH.shape[1]), state_BH.new_empty(size, state_BH.shape[1])
+    for start in range(0, len(step_A), size):
+        part = slice(start, min(start + size, len(step_A)))
+        num_pairs = part.stop - part.start
+        torch.index_select(state_BH, 0, step_A[part], out=left[:num_pairs])
+        torch.index_select(action_UH, 0, unique_A[part], out=right[:num_pairs])
+        yield part, left[:num_pairs].add_(right[:num_pairs])
+
+
+def _sum_dtype(tensor: torch.Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+@contextmanager
+def _one_thread_if_few(device: torch.device) -> Iterator[None]:
+    """Sums by index send rows from core to core: up to a few cores, one alone is faster (4.3 against 8.5 ms for two)."""
+    num_threads = torch.get_num_threads()
+    if device.type != "cpu" or not 1 < num_threads <= FEW_THREADS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)

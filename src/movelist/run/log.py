@@ -93,7 +93,9 @@ def progress_text(step: int, metrics: Mapping[str, float]) -> str:
     parts = [f"update {metrics['charts/updates']:.0f}"]
     left = metrics.get("charts/seconds_left")
     if left is not None:
-        parts.append(f"{int(left) // 60}:{int(left) % 60:02d} left")
+        minutes, seconds = divmod(int(left), 60)
+        clock = f"{minutes // 60}:{minutes % 60:02d}" if minutes >= 60 else f"{minutes}"
+        parts.append(f"{clock}:{seconds:02d} left")
     if "arena/win_rate" in metrics:
         parts.append(f"beats random {metrics['arena/win_rate']:.0%}")
     parts += [
