@@ -5,8 +5,8 @@ and one dot product of width H. There are A pairs and A is large, so `[A, H]` is
 chunks that stay in the processor's cache, and backward computes each chunk again.
 
 On a CPU the cores share the rows of a chunk, so what matters is that every operation gives the same rows to the same
-core: then nothing moves between their caches. Elementwise operations and row sums do; a matrix-vector product does not,
-and made the gather after it ten times slower on two cores. Sums by index cannot, so with few cores backward runs on one.
+core: then nothing moves between their caches. Elementwise operations and row sums do. A matrix-vector product does not,
+and made the gather after it ten times slower on two cores. Sums by index cannot: with few cores backward runs on one.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-# Rows of width 512 in a chunk make 1 MB, about the second-level cache of a common core: docs/LOG.md has the times. A GPU
-# has other caches and pays for each launch.
+# 512 rows of width 512 make 1 MB, about the second-level cache of a common core: docs/LOG.md has the times. A GPU has
+# other caches and pays for each launch.
 CHUNK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 26}
 FEW_THREADS = 4
 
@@ -99,7 +99,7 @@ def _pair_sums(
     row_bytes = state_BH.shape[1] * state_BH.element_size()
     size = max(1, min(len(step_A), CHUNK_BYTES.get(state_BH.device.type, 1 << 26) // row_bytes))
     # Buffers of our own: a fresh one for each chunk costs page faults. index_select, not advanced indexing, which is
-    # several times slower on a CPU.
+    # slower on a CPU.
     left, right = state_BH.new_empty(size, state_BH.shape[1]), state_BH.new_empty(size, state_BH.shape[1])
     for start in range(0, len(step_A), size):
         part = slice(start, min(start + size, len(step_A)))
@@ -115,7 +115,7 @@ def _sum_dtype(tensor: torch.Tensor) -> torch.dtype:
 
 @contextmanager
 def _one_thread_if_few(device: torch.device) -> Iterator[None]:
-    """Sums by index send rows from core to core: up to a few cores, one alone is faster (4.3 against 8.5 ms for two)."""
+    """Sums by index send rows from core to core: of a few cores, one alone is faster (4.3 against 8.5 ms for two)."""
     num_threads = torch.get_num_threads()
     if device.type != "cpu" or not 1 < num_threads <= FEW_THREADS:
         yield
