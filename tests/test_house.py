@@ -21,7 +21,7 @@ HOUSE: dict[str, list[str]] = {
     "core": ["errors", "settings", "action_ids", "ragged", "returns", "metrics"],
     "data": ["episode", "recordings", "store"],
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
-    "learn": ["device", "parallel", "batch", "pair", "model", "loss", "learner"],
+    "learn": ["device", "parallel", "batch", "pair", "model", "loss", "guard", "learner"],
     "play": ["policy", "selfplay", "workers", "cluster", "arena", "export", "server"],
     "measure": ["profiler", "report", "benchmark"],
     "run": ["log", "checkpoint", "training", "train", "api"],

@@ -19,6 +19,7 @@ from movelist.core.errors import DataError
 
 _UNSIGNED = 1 << 64
 _TEXT = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
+_LONGEST_TEXT = 100
 _SIGNED_MIN, _SIGNED_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -43,7 +44,7 @@ def parse(value: object) -> int:
     if not _SIGNED_MIN <= number < _UNSIGNED:
         raise DataError(
             "an action id does not fit 64 bits",
-            got=value,
+            got=_shown(value),
             expected="-2^63 to 2^64 - 1",
             do="Hash or pack it into 64 bits.",
         )
@@ -53,6 +54,8 @@ def parse(value: object) -> int:
 def _integer(value: object) -> int:
     """The integer that `value` stands for; floats and bools stand for none: they have lost the id or never had it."""
     if isinstance(value, str):
+        if len(value) > _LONGEST_TEXT and _TEXT.fullmatch(value):
+            return _UNSIGNED  # too large, whatever it is; Python takes long to read thousands of digits, and refuses
         if match := _TEXT.fullmatch(value):
             return int(value, 16 if match[1][:2] in ("0x", "0X") else 10)
     elif not isinstance(value, bool | np.bool_):
@@ -68,6 +71,14 @@ def _integer(value: object) -> int:
     )
 
 
+def _shown(value: object) -> str:
+    """The value for a message, unless it is too long to print."""
+    if isinstance(value, int) and value.bit_length() > 4 * _LONGEST_TEXT:
+        return f"an integer of {value.bit_length():,} bits"
+    text = str(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}... ({len(text):,} characters)"
+
+
 def parse_list(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
     """Read many ids at once; numpy alone would turn [7, 2**63 + 1] into floats without a word.
 
@@ -77,9 +88,13 @@ def parse_list(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
     Raises:
         DataError: As `parse`.
     """
-    array = np.asarray(values)
-    if array.dtype in (np.int64, np.uint64):
-        return array.view(np.int64)
+    if isinstance(values, np.generic) or not hasattr(values, "__len__"):
+        raise DataError("action ids are not a row", got=_shown(values), expected="a list or an array [A]")
+    # Only integers are safe with numpy: it takes True for 1 and lists of lists for tables.
+    if isinstance(values, np.ndarray) or set(map(type, values)) <= {int}:
+        array = np.asarray(values)
+        if array.ndim == 1 and array.dtype in (np.int64, np.uint64):
+            return array.view(np.int64)
     return np.array([parse(value) for value in values], dtype=np.int64)
 
 

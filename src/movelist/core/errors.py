@@ -55,7 +55,7 @@ class MovelistError(Exception):
             message += f" ({self.where})"
         if self.do:
             message += f". {self.do}"
-        return message
+        return " ".join(message.splitlines())
 
 
 class SettingsError(MovelistError):

@@ -153,6 +153,7 @@ def sample(log_prob_A: torch.Tensor, segments: Segments, generator: torch.Genera
 
     Source: Maddison et al. 2014, "A* Sampling", section 2.
     """
+    _check(segments, log_prob_A)
     # The smallest positive normal number, not 0, so that no noise is infinite.
     uniform_A = torch.rand(log_prob_A.shape, generator=generator, device=log_prob_A.device, dtype=log_prob_A.dtype)
     uniform_A = uniform_A.clamp_min(torch.finfo(log_prob_A.dtype).tiny)

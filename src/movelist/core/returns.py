@@ -52,6 +52,7 @@ def gae(
         [0.8, -0.9, 0.7]
     """
     reward, value, player = np.asarray(reward_T, np.float64), np.asarray(value_T, np.float64), np.asarray(player_T)
+    player = player.astype(np.int64) if not player.size else player  # an empty list has no dtype of its own
     offsets = np.array([0, reward.size])
     bootstrap = None
     if final_value is not None:
@@ -166,9 +167,12 @@ def normalized(advantage_N: Floats) -> Floats:
     """Mean 0 and deviation 1 over the whole rollout; all zeros where all are equal."""
     if not len(advantage_N):
         return advantage_N
-    centred = advantage_N - advantage_N.mean()
-    scaled: Floats = centred / (centred.std() + 1e-8)
-    return scaled
+    centred: Floats = advantage_N - advantage_N.mean()
+    deviation = centred.std()
+    if deviation <= 1e-12 * np.abs(advantage_N).max():  # nothing but the rounding of the mean
+        return np.zeros_like(centred)
+    centred /= deviation + 1e-8
+    return centred
 
 
 def explained_variance(value_N: Floats, return_N: Floats) -> float:

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from movelist.core.errors import SettingsError, nearest
 
@@ -22,6 +23,30 @@ def _require(settings: object, good: bool, name: str, expected: str) -> None:
             expected=expected,
             do="movelist train --help explains each flag.",
         )
+
+
+def _check_kinds(settings: object) -> None:
+    """Refuse values of another type than their field's: from Python anything can come in."""
+    for name, hint in get_type_hints(type(settings)).items():
+        _require(settings, _fits(getattr(settings, name), hint), name, _kind_name(hint))
+
+
+def _fits(value: object, hint: Any) -> bool:
+    parts = get_args(hint)
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in parts
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if hint in (int, float):
+        return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
+    return isinstance(value, get_origin(hint) or hint)
+
+
+def _kind_name(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return " or ".join("None" if part is type(None) else getattr(part, "__name__", str(part)) for part in parts)
 
 
 def _at_least(settings: object, minimum: float, *names: str) -> None:
@@ -52,6 +77,7 @@ class ModelSettings:
     learned vectors, for ids that are small dense numbers. "auto" asks the game."""
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         _at_least(self, 1, "hidden_dim", "action_hidden_dim")
 
 
@@ -123,6 +149,7 @@ class UpdateSettings:
     0.05."""
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         _at_least(self, 1, "batch_size", "update_frequency", "epochs_per_update", "gradient_accumulation_steps")
         _at_least(self, 1, "max_actions_per_minibatch")
         _at_least(self, 0, "empty_cache_every", "lr", "ent_coef", "vf_coef")
@@ -145,6 +172,7 @@ class PlaySettings:
     """A game still running after this many turns is cut off there and counts as truncated."""
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         _at_least(self, 1, "num_games", "max_turns")
 
 
@@ -186,6 +214,7 @@ class RunSettings:
     """Write TensorBoard events beside metrics.jsonl."""
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         _at_least(self, 1, "total_steps", "num_threads", "save_every", "keep_checkpoints")
         _at_least(self, 0, "eval_games", "seed")
         _above_zero(self, "max_seconds")
@@ -202,6 +231,9 @@ class TrainSettings:
     update: UpdateSettings = field(default_factory=UpdateSettings)
     play: PlaySettings = field(default_factory=PlaySettings)
     run: RunSettings = field(default_factory=RunSettings)
+
+    def __post_init__(self) -> None:
+        _check_kinds(self)
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> TrainSettings:
@@ -251,5 +283,6 @@ class MatchSettings:
     """Always play the likeliest action; otherwise draw by probability."""
 
     def __post_init__(self) -> None:
+        _check_kinds(self)
         _at_least(self, 1, "num_games")
         _at_least(self, 0, "seed")

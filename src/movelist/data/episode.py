@@ -252,6 +252,13 @@ def credit(score_N: Array, player_N: Array, episode_offsets: Array, return_EP: A
 
 
 def _check_shapes(episodes: Episodes, where: str) -> None:
+    if episodes.return_EP.ndim != 2:
+        got = f"shape {list(episodes.return_EP.shape)}"
+        _refuse("returns have the wrong form", where, "return_EP", got=got, expected="[E, P]")
+    for name, kinds in (("player_N", "iu"), ("chosen_N", "iu"), ("truncated_E", "b"), ("controller_EP", "iu")):
+        if getattr(episodes, name).dtype.kind not in kinds:
+            expected = "bool" if kinds == "b" else "an integer"
+            _refuse("a column has the wrong dtype", where, name, got=getattr(episodes, name).dtype, expected=expected)
     steps, players = episodes.num_steps, episodes.num_players
     for name in ("state_NS", "chosen_N", "log_prob_N", "reward_N"):
         if len(getattr(episodes, name)) != steps:
@@ -268,13 +275,19 @@ def _check_shapes(episodes: Episodes, where: str) -> None:
         ("episode_offsets", steps, episodes.num_episodes),
     ):
         offsets = getattr(episodes, name)
-        if len(offsets) != rows + 1 or offsets[0] != 0 or offsets[-1] != end:
+        falls = name == "episode_offsets" and (np.diff(offsets) < 0).any()  # a fall in the other is an empty list
+        if len(offsets) != rows + 1 or offsets[0] != 0 or offsets[-1] != end or falls:
             got = f"{len(offsets)} offsets ending at {offsets[-1] if len(offsets) else 'nothing'}"
             _refuse("offsets do not cover the column", where, name, got=got, expected=f"{rows + 1} from 0 to {end}")
     for name in ("return_EP", "controller_EP"):
         if getattr(episodes, name).shape != (episodes.num_episodes, players):
             shape = list(getattr(episodes, name).shape)
             _refuse("columns differ in shape", where, name, got=shape, expected=[episodes.num_episodes, players])
+    if episodes.final_state_EPS is not None:
+        form = [episodes.num_episodes, players, episodes.state_NS.shape[1]]
+        if list(episodes.final_state_EPS.shape) != form:
+            shape = list(episodes.final_state_EPS.shape)
+            _refuse("final states have the wrong form", where, "final_state_EPS", got=shape, expected=form)
 
 
 def _check_values(episodes: Episodes, where: str) -> None:
@@ -297,6 +310,10 @@ def _check_values(episodes: Episodes, where: str) -> None:
     broken_E = ~np.isfinite(episodes.return_EP).all(axis=1)
     if broken_E.any():
         _refuse("a return is not a finite number", f"{where}, episode {np.flatnonzero(broken_E)[0]}", "return_EP")
+    if not np.isin(episodes.controller_EP, (POLICY, HUMAN, OTHER)).all():
+        _refuse("there is no such controller", where, "controller_EP", expected=f"{POLICY}, {HUMAN} or {OTHER}")
+    if episodes.final_state_EPS is not None and not np.isfinite(episodes.final_state_EPS).all():
+        _refuse("a final state holds NaN or infinity", where, "final_state_EPS")
     if episodes.truncated_E.any() and episodes.final_state_EPS is None:
         first = np.flatnonzero(episodes.truncated_E)[0]
         _refuse("a truncated episode has no final states", f"{where}, episode {first}", "final_state_EPS")

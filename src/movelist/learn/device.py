@@ -99,6 +99,7 @@ class LossScale:
     """
 
     GROWTH_STEPS = 2_000
+    LARGEST = 2.0**127  # twice that is infinity in float32, and half of infinity is infinity
 
     def __init__(self, device: torch.device, *, enabled: bool) -> None:
         self.enabled = enabled
@@ -118,7 +119,7 @@ class LossScale:
         self.skipped += overflow
         self.good_steps = (self.good_steps + 1) * (1 - overflow)
         grow = (self.good_steps >= self.GROWTH_STEPS).float()
-        self.scale = self.scale * (1 - overflow / 2) * (1 + grow)
+        self.scale = (self.scale * (1 - overflow / 2) * (1 + grow)).clamp_max(self.LARGEST)
         self.good_steps = self.good_steps * (1 - grow)
 
     def state_dict(self) -> dict[str, float]:
@@ -126,7 +127,9 @@ class LossScale:
         return {name: float(getattr(self, name)) for name in ("scale", "good_steps", "skipped")}  # WAIT: only to save
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from `state_dict`."""
+        """Go on from `state_dict`, unless one of the two machines needs no scale."""
+        if not self.enabled or state["scale"] == 1.0:
+            return
         for name, value in state.items():
             getattr(self, name).fill_(value)
 
@@ -145,8 +148,9 @@ def explain_out_of_memory(num_steps: int, num_actions: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # torch.OutOfMemoryError on a GPU; on a CPU a plain RuntimeError of the allocator.
-        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        # torch.OutOfMemoryError on a GPU; on a CPU a plain RuntimeError of the allocator, with other words on Windows.
+        is_cpu = any(words in str(error) for words in ("can't allocate memory", "not enough memory"))
+        if not is_cpu and not isinstance(error, torch.OutOfMemoryError):
             raise
         raise DeviceMemoryError(
             "out of memory",
@@ -173,7 +177,7 @@ def to_device(columns: Mapping[str, NDArray[Any]], device: torch.device) -> dict
     Returns:
         Tensors by the same names. On a CPU they share the arrays' memory.
     """
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in columns.items()}
+    tensors = {name: torch.from_numpy(np.require(column, requirements="CW")) for name, column in columns.items()}
     if device.type == "cpu":
         return tensors
     return _through_pinned_buffer(tensors, device)
@@ -187,8 +191,8 @@ def _through_pinned_buffer(tensors: Mapping[str, torch.Tensor], device: torch.de
         total_bytes += -(-tensor.nbytes // 16) * 16
     pinned = torch.empty(total_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
     for name, tensor in tensors.items():
-        view = pinned[starts[name] : starts[name] + tensor.nbytes]
-        view.copy_(tensor.reshape(-1).view(torch.uint8))
+        if tensor.numel():
+            pinned[starts[name] : starts[name] + tensor.nbytes].copy_(tensor.reshape(-1).view(torch.uint8))
     there = pinned.to(device, non_blocking=True)
     return {
         name: there[starts[name] : starts[name] + tensor.nbytes].view(tensor.dtype).view(tensor.shape)

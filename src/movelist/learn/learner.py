@@ -6,7 +6,6 @@ for each epoch if there is a `target_kl`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from movelist.core import ragged, returns
-from movelist.core.action_ids import to_text
 from movelist.core.errors import NonFiniteError
 from movelist.core.metrics import Sums, span
 from movelist.core.settings import UpdateSettings
@@ -30,6 +28,7 @@ from movelist.learn.device import (
     release_cached_memory,
     to_device,
 )
+from movelist.learn.guard import Guard, non_finite_places
 from movelist.learn.loss import LOSS_NAMES, Targets, ppo_loss
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
@@ -115,7 +114,7 @@ class Learner:
             group["lr"] = self.settings.lr if lr is None else lr
         with span("plan"):
             epochs, targets = self._plan(prepared)
-        guard = _Guard(self.world.device)
+        guard = Guard(self.world.device)
         sums = Sums((*LOSS_NAMES, "steps", "minibatches", "grad_norm"), self.world.device)
         num_epochs = 0
         for epoch in epochs:
@@ -125,7 +124,7 @@ class Learner:
             num_epochs += 1
             if self._moved_too_far(sums, kl_before):
                 break
-        metrics = self._finish(prepared, epochs, num_epochs, sums, guard)
+        metrics = self._finish(prepared, targets, epochs[:num_epochs], sums, guard)
         if self.settings.empty_cache_every and self.num_updates % self.settings.empty_cache_every == 0:
             release_cached_memory(self.world.device)
         return metrics
@@ -216,7 +215,12 @@ class Learner:
                     do="The weights were not changed; try a lower --lr from the last checkpoint.",
                 )
         if final_value_EP is not None and not np.isfinite(final_value_EP).all():
-            raise NonFiniteError("the value of a final state is not a finite number")
+            episode, player = np.argwhere(~np.isfinite(final_value_EP))[0]
+            raise NonFiniteError(
+                "the value of a final state is not a finite number",
+                got=final_value_EP[episode, player],
+                where=f"before update {self.num_updates + 1}, episode {episode}, player {player}",
+            )
 
     # ------------------------------------------------------------------ update
 
@@ -254,7 +258,7 @@ class Learner:
         return scores
 
     def _step(
-        self, rollout: Rollout, targets: dict[str, torch.Tensor], minibatch: Minibatch, sums: Sums, guard: _Guard
+        self, rollout: Rollout, targets: dict[str, torch.Tensor], minibatch: Minibatch, sums: Sums, guard: Guard
     ) -> None:
         """One optimiser step on one minibatch."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -296,13 +300,18 @@ class Learner:
         return bool(epoch["approx_kl"] > self.settings.target_kl * max(1.0, epoch["steps"]))
 
     def _finish(
-        self, prepared: Prepared, epochs: list[list[Minibatch]], num_epochs: int, sums: Sums, guard: _Guard
+        self,
+        prepared: Prepared,
+        targets: dict[str, torch.Tensor],
+        epochs: list[list[Minibatch]],
+        sums: Sums,
+        guard: Guard,
     ) -> dict[str, float]:
         sums.append({"first_bad": guard.first_bad, "skipped": self.loss_scale.skipped})
         total = sums.read()
-        minibatches = [minibatch for epoch in epochs[:num_epochs] for minibatch in epoch]
+        minibatches = [minibatch for epoch in epochs for minibatch in epoch]
         if total["first_bad"] >= 0:
-            raise self._explain(prepared.rollout, minibatches[int(total["first_bad"])], int(total["first_bad"]))
+            raise self._explain(prepared, targets, minibatches[int(total["first_bad"])], int(total["first_bad"]))
         self.num_updates += 1
         steps = max(1.0, total["steps"])
         metrics = {f"losses/{name}": total[name] / steps for name in LOSS_NAMES}
@@ -311,7 +320,7 @@ class Learner:
         metrics["perf/minibatches"] = total["minibatches"]
         if self.loss_scale.enabled:
             metrics["perf/skipped_steps"] = total["skipped"]
-        metrics["perf/epochs"] = float(num_epochs)
+        metrics["perf/epochs"] = float(len(epochs))
         metrics["perf/update_flops"] = float(
             sum(
                 self.net.flops(b.segments.num_steps, b.segments.num_actions, b.num_unique)
@@ -321,53 +330,26 @@ class Learner:
         )
         return {**prepared.metrics, **metrics}
 
-    def _explain(self, rollout: Rollout, minibatch: Minibatch, number: int) -> NonFiniteError:
+    def _explain(
+        self, prepared: Prepared, targets: dict[str, torch.Tensor], minibatch: Minibatch, number: int
+    ) -> NonFiniteError:
         """Replay the first bad minibatch with the weights as they were, and name the first bad number in it."""
         where = f"update {self.num_updates + 1}, minibatch {number + 1}"
         do = "The weights were not changed by it; try a lower --lr or --max_grad_norm from the last checkpoint."
+        self.optimizer.zero_grad(set_to_none=True)
         for batch in minibatch.batches:
             with torch.no_grad():
-                score_A, value_B = self._forward(rollout, batch)
-            for what, step, got in _non_finite_places(rollout, batch, score_A, value_B):
-                place = f"{where}, {rollout.episodes.place(step)}"
+                score_A, value_B = self._forward(prepared.rollout, batch)
+            for what, step, got in non_finite_places(
+                prepared.rollout, batch, score_A, value_B, prepared.targets["old_log_prob"]
+            ):
+                place = f"{where}, {prepared.rollout.episodes.place(step)}"
                 return NonFiniteError(f"{what} is not a finite number", got=got, where=place, do=do)
+            self._backward(prepared.rollout, targets, batch, minibatch.num_steps)
         for name, parameter in self.net.named_parameters():
             if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
                 return NonFiniteError(f"the gradient of {name} is not finite", where=where, do=do)
         return NonFiniteError("the loss is not a finite number", where=where, do=do)
-
-
-class _Guard:
-    """Remembers on the device which minibatch first had a loss or gradient that is not finite, and stops all later
-    steps."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.first_bad = torch.full((), -1.0, device=device)
-        self.number = 0
-
-    def add(self, loss: torch.Tensor, norm: torch.Tensor, loss_scale: LossScale) -> torch.Tensor:
-        """1.0 if the optimiser must skip this step, else 0.0.
-
-        An overflow of float16 gradients skips this step alone; it says nothing of the weights.
-        """
-        overflow = ~norm.isfinite() & loss.isfinite() & loss_scale.enabled
-        bad = ~(loss.isfinite() & norm.isfinite()) & ~overflow
-        self.first_bad = torch.where(bad & (self.first_bad < 0), float(self.number), self.first_bad)
-        self.number += 1
-        loss_scale.update(overflow.float())
-        return ((self.first_bad >= 0) | overflow).float()
-
-
-def _non_finite_places(
-    rollout: Rollout, batch: Batch, score_A: torch.Tensor, value_B: torch.Tensor
-) -> Iterator[tuple[str, int, float]]:
-    step_B = batch.step_B.cpu().numpy()
-    score, value = score_A.float().cpu().numpy(), value_B.float().cpu().numpy()
-    for a in np.flatnonzero(~np.isfinite(score)):
-        action_id = rollout.unique_id_R[int(batch.row_U[batch.unique_A[a]])]
-        yield f"the logit of action {to_text(action_id)}", int(step_B[int(batch.segments.step_A[a])]), score[a]
-    for b in np.flatnonzero(~np.isfinite(value)):
-        yield "the value", int(step_B[b]), value[b]
 
 
 def evaluation_parts(count_N: Array) -> list[Array]:

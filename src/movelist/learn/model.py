@@ -20,7 +20,7 @@ from torch import nn
 
 from movelist.core import ragged
 from movelist.core.action_ids import to_bits, to_text
-from movelist.core.errors import DataError
+from movelist.core.errors import DataError, SettingsError
 from movelist.core.ragged import Segments
 from movelist.learn.pair import pair_score
 
@@ -43,6 +43,14 @@ class ModelShape:
     action_encoder: str = "bits"
     num_actions: int = 0
 
+    def __post_init__(self) -> None:
+        if self.action_encoder not in ("bits", "table") or (self.action_encoder == "table") != (self.num_actions > 0):
+            raise SettingsError(
+                "the action_encoder contradicts num_actions",
+                got=f"{self.action_encoder!r} and {self.num_actions}",
+                expected="'bits' and 0, or 'table' and the number of its rows",
+            )
+
 
 class StateEncoder(nn.Module):
     """States [B, S] of any number type -> [B, H]: two layers with relu. Any module of this form can replace it."""
@@ -55,7 +63,7 @@ class StateEncoder(nn.Module):
 
     def forward(self, state_BS: torch.Tensor) -> torch.Tensor:
         """[B, S] -> [B, H]."""
-        return self.layers(state_BS.float())  # type: ignore[no-any-return]
+        return self.layers(state_BS.to(next(self.layers.parameters()).dtype))  # type: ignore[no-any-return]
 
 
 class ActionEncoder(nn.Module):
@@ -67,6 +75,8 @@ class ActionEncoder(nn.Module):
 
     def forward(self, encoded_U: torch.Tensor) -> torch.Tensor:
         """[U, 64] or [U] -> [U, H]."""
+        if encoded_U.dim() == 2:  # bits, in the layer's precision
+            encoded_U = encoded_U.to(next(self.first.parameters()).dtype)
         return torch.relu(self.first(encoded_U))
 
 
@@ -182,8 +192,10 @@ class PolicyValueNet(nn.Module):
             torch.Size([2])
         """
         if len(state_BS) != segments.num_steps or len(chosen_B) != segments.num_steps:
-            raise DataError("states, lists and choices differ in number", got=(len(state_BS), len(chosen_B)),
-                            expected=segments.num_steps)  # fmt: skip
+            sizes = (len(state_BS), len(chosen_B))
+            raise DataError("states, lists and choices differ in number", got=sizes, expected=segments.num_steps)
+        if len(action_id_A) != segments.num_actions:
+            raise DataError("list lengths disagree with the ids", got=len(action_id_A), expected=segments.num_actions)
         # WAIT: `unique` asks the device for a size; the trainer plans it on the host instead (learn/batch.py).
         action_id_U, unique_A = torch.unique(action_id_A, return_inverse=True)
         score_A, value_B = self(state_BS, self.encode_ids(action_id_U), segments.step_A, unique_A)
