@@ -101,7 +101,7 @@ def _defaults(arguments: list[str]) -> TrainSettings:
         if flag == "--resume" and arguments[0] == "train" and given:  # without a folder, tyro says what is missing
             from movelist.run.checkpoint import read_settings
 
-            return TrainSettings.from_flat(read_settings(Path(given[0])))
+            return TrainSettings.from_flat(read_settings(Path(given[0])) | {"out": None})
     return TrainSettings()
 
 

@@ -574,6 +574,32 @@ def test_target_kl_is_a_mean_over_the_steps_of_one_epoch(monkeypatch):
     assert epochs(1.1 * kl) == 3
 
 
+def test_target_kl_looks_at_the_last_epoch_alone(monkeypatch):
+    """Epochs of mean KL 0, .3 and .6: a target of .2 stops after the second; the mean of all so far is .15 there."""
+    original, calls = learner_module.ppo_loss, []
+
+    def grows(score_A, value_B, segments, chosen_B, targets, settings):
+        calls.append(None)
+        terms = original(score_A, value_B, segments, chosen_B, targets, settings)
+        return {**terms, "approx_kl": torch.tensor(0.3 * (len(calls) - 1) * segments.num_steps)}
+
+    monkeypatch.setattr(learner_module, "ppo_loss", grows)
+    learner = make_learner(epochs_per_update=4, batch_size=24, target_kl=0.2)
+    assert learner.update(prepare(learner, make_games()))["perf/epochs"] == 2
+
+
+def test_one_optimiser_steps_gradient_does_not_reach_the_next():
+    """Two epochs without learning: the second gradient is the first one again, not twice as long."""
+    games = make_games()
+    gradients = []
+    for epochs in (1, 2):
+        learner = make_learner(epochs_per_update=epochs, batch_size=24, max_grad_norm=NO_LIMIT)
+        learner.update(prepare(learner, games), lr=0.0)
+        gradients.append({name: p.grad for name, p in learner.net.named_parameters()})
+    for name, gradient in gradients[0].items():
+        assert close(gradients[1][name], gradient.double(), 1e-6), name
+
+
 def test_the_learning_rate_is_the_given_one_or_the_settings():
     learner = make_learner(lr=0.002, epochs_per_update=1)
     prepared = prepare(learner, make_games())

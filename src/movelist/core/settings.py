@@ -17,11 +17,12 @@ from movelist.core.errors import SettingsError, nearest
 
 def _require(settings: object, good: bool, name: str, expected: str) -> None:
     if not good:
+        command = "match" if isinstance(settings, MatchSettings) else "train"
         raise SettingsError(
             f"--{name} cannot be used",
             got=getattr(settings, name),
             expected=expected,
-            do="movelist train --help explains each flag.",
+            do=f"movelist {command} --help explains each flag.",
         )
 
 
@@ -79,6 +80,8 @@ class ModelSettings:
     def __post_init__(self) -> None:
         _check_kinds(self)
         _at_least(self, 1, "hidden_dim", "action_hidden_dim")
+        for name in ("hidden_dim", "action_hidden_dim"):
+            _require(self, (getattr(self, name) or 0) <= 1 << 16, name, "at most 65,536")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +220,8 @@ class RunSettings:
         _check_kinds(self)
         _at_least(self, 1, "total_steps", "num_threads", "save_every", "keep_checkpoints")
         _at_least(self, 0, "eval_games", "seed")
+        _require(self, self.seed < 1 << 63, "seed", "at most 2^63 - 1")
+        _require(self, (self.num_threads or 0) <= 1024, "num_threads", "at most 1024")  # OpenMP crashes far above
         _above_zero(self, "max_seconds")
 
 
@@ -233,7 +238,7 @@ class TrainSettings:
     run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
+        _require(self, isinstance(self.game, str), "game", "text")
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> TrainSettings:

@@ -177,7 +177,7 @@ def to_device(columns: Mapping[str, NDArray[Any]], device: torch.device) -> dict
     Returns:
         Tensors by the same names. On a CPU they share the arrays' memory.
     """
-    tensors = {name: torch.from_numpy(np.require(column, requirements="CW")) for name, column in columns.items()}
+    tensors = {name: torch.from_numpy(np.require(column, requirements=["C", "W"])) for name, column in columns.items()}
     if device.type == "cpu":
         return tensors
     return _through_pinned_buffer(tensors, device)

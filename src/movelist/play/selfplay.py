@@ -188,7 +188,7 @@ class _Recorder:
         state_NS, count_N, action_id_A = self._flat(order)
         episode_offsets = offsets_of(np.bincount(number_N, minlength=len(finished)))
         return_EP = np.array([game.returns for game in finished], np.float64).reshape(seats_GP.shape)
-        truncated_E = np.array([game.final_states is not None for game in finished])
+        truncated_E = np.array([game.final_states is not None for game in finished], bool)
         return Episodes(
             state_NS=state_NS,
             player_N=player_N[order],

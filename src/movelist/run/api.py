@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from movelist.core.errors import CheckpointError
-from movelist.core.settings import TrainSettings
+from movelist.core.errors import CheckpointError, GameError
+from movelist.core.settings import MatchSettings, TrainSettings
 from movelist.games.catalog import make_game
-from movelist.games.game import Game, game_name, state_size
+from movelist.games.game import Game, check_game, game_name, state_size
 from movelist.learn.device import choose_device
 from movelist.play import arena
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
@@ -33,9 +33,12 @@ def train(game: str | Game = "dou_dizhu", **settings: Any) -> TrainResult:
     Raises:
         MovelistError: A setting, the game or the folder cannot be used, or a number went bad in training.
     """
-    name = game if isinstance(game, str) else game_name(game)
-    chosen = TrainSettings.from_flat({**settings, "game": name})
-    return train_settings(chosen, None if isinstance(game, str) else game)
+    if resumed := settings.get("resume"):
+        settings = checkpoint.read_settings(Path(resumed)) | {"out": None} | settings
+    if isinstance(game, str):
+        return train_settings(TrainSettings.from_flat(settings | {"game": game}))
+    check_game(game, num_games=1)
+    return train_settings(TrainSettings.from_flat(settings | {"game": game_name(game)}), game)
 
 
 def match(
@@ -63,6 +66,7 @@ def match(
     Raises:
         MovelistError: A checkpoint or the game cannot be used, or they do not belong together.
     """
+    MatchSettings(num_games=num_games, seed=seed, greedy=greedy)
     played = None if game is None else make_game(game)
     players: list[Policy] = []
     for player in (policy, opponent):
@@ -82,7 +86,16 @@ def _player(path: Path, game: Game | None, greedy: bool) -> tuple[NetPolicy, Gam
     """A checkpoint's policy, and the game that it plays; refused if that is not `game`."""
     device = choose_device("cpu")
     state = checkpoint.load(path, device=device)
-    game = game or make_game(state["settings"]["game"])
+    game = game or _game_of(state["settings"]["game"])
     net = checkpoint.load_net(state, device)
     checkpoint.check_fits(state, path, game=game_name(game), state_size=state_size(game))
     return NetPolicy(net, greedy=greedy), game
+
+
+def _game_of(name: str) -> Game:
+    """The game that a checkpoint was trained on, by its name."""
+    try:
+        return make_game(name)
+    except GameError as error:
+        do = f"{error.do or ''} A game of your own has to be given: movelist.match(..., game=MyGame()).".strip()
+        raise GameError(error.what, got=error.got, expected=error.expected, do=do) from None

@@ -62,6 +62,14 @@ class RunFolder:
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         write_whole(self.path / name, lambda file: file.write(text.encode("utf-8")))
 
+    def cut_metrics(self, step: int) -> None:
+        """Forget the metrics of updates after `step`, and a last line half written: a resumed run makes them anew."""
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            return
+        kept = [line for line in path.read_bytes().splitlines(keepends=True) if _step_of(line) <= step]
+        write_whole(path, lambda file: file.writelines(kept))
+
     def save(self, number: int, state: dict[str, Any], *, keep: int) -> Path:
         """Save checkpoint `number`, point latest.json at it, and delete all but the newest `keep`."""
         path = self.checkpoints / f"update-{number:06d}.pt"
@@ -140,7 +148,7 @@ def load(path: Path | str, *, device: str | torch.device = "cpu") -> dict[str, A
     Raises:
         CheckpointError: There is none, or it is damaged or no checkpoint of movelist; names the file.
     """
-    file = _checkpoint_file(Path(path))
+    file = checkpoint_file(Path(path))
     try:
         _check_sums(file)
         state = torch.load(file, map_location=device, weights_only=True)
@@ -258,6 +266,14 @@ def _numbered(folder: Path) -> list[Path]:
     return sorted(files, key=lambda file: int(file.stem.removeprefix("update-")))
 
 
+def _step_of(line: bytes) -> float:
+    """The step of a line of metrics.jsonl; infinite where it cannot be read."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return float("inf")
+
+
 def _replace(beside: Path, path: Path) -> None:
     for attempt in range(10):
         try:
@@ -276,7 +292,12 @@ def _delete(path: Path) -> None:
         return
 
 
-def _checkpoint_file(path: Path) -> Path:
+def checkpoint_file(path: Path) -> Path:
+    """The checkpoint that a run folder, a folder of checkpoints, or a file stands for: the newest.
+
+    Raises:
+        CheckpointError: There is none.
+    """
     if path.is_file():
         return path
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path

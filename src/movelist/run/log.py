@@ -24,12 +24,13 @@ class Log:
         folder: The run folder.
         tensorboard: Write events there too.
         console: Where people read; plain lines if it is no terminal.
+        after: The step that a resumed run goes on from: TensorBoard forgets what came later.
     """
 
-    def __init__(self, folder: Path, *, tensorboard: bool, console: Console) -> None:
+    def __init__(self, folder: Path, *, tensorboard: bool, console: Console, after: int | None = None) -> None:
         self.console = console
         self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n")
-        self._events = _event_writer(folder / "tensorboard") if tensorboard else None
+        self._events = _event_writer(folder / "tensorboard", after) if tensorboard else None
         self._progress = _progress(console) if console.is_terminal else None
         self._task = self._progress.add_task("training", total=1.0, text="") if self._progress else None
         self._last_line = -math.inf
@@ -121,7 +122,7 @@ def _progress(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=False, expand=True)
 
 
-def _event_writer(folder: Path) -> Any:
+def _event_writer(folder: Path, after: int | None) -> Any:
     from torch.utils.tensorboard import SummaryWriter  # a second to import, so only where it is wanted
 
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=None if after is None else after + 1)

@@ -11,21 +11,23 @@ at the end: a match against random players
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from movelist.core.errors import GameError
 from movelist.core.settings import TrainSettings
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, game_name
 from movelist.learn.device import choose_device
 from movelist.play.arena import MatchResult
 from movelist.play.policy import NetPolicy
-from movelist.run.checkpoint import RunFolder, new_run_folder, quoted
+from movelist.run.checkpoint import RunFolder, new_run_folder, quoted, read_settings
 from movelist.run.log import Log
-from movelist.run.training import Training, describe_update, greeting, stop_on_signals
+from movelist.run.training import Training, describe_update, greeting, model_shape, stop_on_signals
 
 
 @dataclass(frozen=True)
@@ -70,25 +72,35 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
     console = console or Console()
     game = game or make_game(settings.game)
     choose_device(settings.run.device)  # an impossible device is refused before any file is made
-    folder = _folder(settings, game_name(game))
-    log = Log(folder.path, tensorboard=settings.run.tensorboard, console=console)
-    with log, stop_on_signals(log.say) as stop:
-        training = Training(settings, game, folder)
-        if settings.run.resume:
-            training.resume()
-        log.say_all(greeting(training))
-        saved = _loop(training, log, stop)
-        return _finish(training, log, saved or training.save(), interrupted=bool(stop))
+    model_shape(settings, game)  # and so is an impossible network
+    training = Training(settings, game, _folder(settings, game_name(game)))
+    if settings.run.resume:
+        training.resume()
+    _write_settings(training)
+    after = training.counters.steps if settings.run.resume else None
+    log = Log(training.folder.path, tensorboard=settings.run.tensorboard, console=console, after=after)
+    with log:
+        with stop_on_signals(log.say) as stop:
+            log.say_all(greeting(training))
+            _loop(training, log, stop)
+            training.save()
+        return _finish(training, log, interrupted=bool(stop))
 
 
-def _loop(training: Training, log: Log, stop: list[int]) -> Path | None:
-    """The story; returns the last checkpoint, None if there was no update."""
-    saved = None
+def _loop(training: Training, log: Log, stop: list[int]) -> None:
+    """The story."""
     while training.progress < 1.0 and not stop:
         started = time.perf_counter()
         episodes = training.collect()
         if not len(episodes):  # the source is exhausted
             break
+        if not episodes.num_steps:
+            raise GameError(
+                "there is nothing to decide",
+                got=f"{len(episodes)} episodes in which every turn has one legal action",
+                where=training.game_name,
+                do="Such a game needs no training; if only some episodes are so, raise --update_frequency.",
+            )
         collected = time.perf_counter()
         prepared = training.prepare(episodes)
         metrics = training.update(prepared)
@@ -99,32 +111,33 @@ def _loop(training: Training, log: Log, stop: list[int]) -> Path | None:
             log.say_all(describe_update(training.settings.update, episodes))
         due = training.learner.num_updates % training.settings.run.save_every == 0
         last = training.progress >= 1.0 or bool(stop)
-        if due or last:
-            saved = training.save()
+        if due:
+            training.save()
         if due and training.settings.run.eval_games:
             metrics |= training.quick_match()
         metrics |= training.pace(episodes, collect_seconds=collected - started, learn_seconds=ended - collected)
         log.update(training.counters.steps, metrics, progress=training.progress, last=last)
-    return saved
 
 
-def _finish(training: Training, log: Log, saved: Path, *, interrupted: bool) -> TrainResult:
+def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
     """Say how strong it got, where the files are, and what to type next."""
     log.stop_display()
-    counters, path = training.counters, quoted(training.folder.path)
+    counters, saved = training.counters, training.save()
     log.say(
         f"Trained {counters.steps:,} steps in {training.learner.num_updates:,} updates and {counters.seconds:,.0f} s."
     )
     result = None
     if training.settings.run.eval_games and not interrupted:
-        result = training.match(training.settings.run.eval_games)
-        log.say(f"Against random players: {result}.")
-    log.say(f"Files: {path} (settings, metrics.jsonl, tensorboard, checkpoints; the last is {saved.name}).")
-    if interrupted:
-        log.say(f"Stopped before the end. Go on: movelist train --resume {path}")
-    else:
-        log.say(f"Next: movelist match {path} --against random --num_games 10000")
-        log.say(f"Or train on: movelist train --resume {path} --total_steps {2 * counters.steps}")
+        try:
+            result = training.match(training.settings.run.eval_games)
+            log.say(f"Against random players: {result}.")
+        except KeyboardInterrupt:
+            log.say("The match against random players was broken off.")
+    log.say(
+        f"Files: {quoted(training.folder.path)} (settings, metrics.jsonl, tensorboard, checkpoints; "
+        f"the last is {saved.name})."
+    )
+    log.say_all(_next_steps(training, interrupted))
     return TrainResult(
         folder=training.folder.path,
         checkpoint=saved,
@@ -137,9 +150,36 @@ def _finish(training: Training, log: Log, saved: Path, *, interrupted: bool) -> 
     )
 
 
+def _next_steps(training: Training, interrupted: bool) -> list[str]:
+    """What to type next; in Python where the command line does not know the game."""
+    run, folder, path = training.settings.run, training.folder.path, quoted(training.folder.path)
+    further = {}
+    if run.total_steps and training.counters.steps >= run.total_steps:
+        further["total_steps"] = 2 * training.counters.steps
+    if run.max_seconds and training.counters.seconds >= run.max_seconds:
+        further["max_seconds"] = 2 * math.ceil(training.counters.seconds)
+    if training.is_openspiel:
+        train_on = " ".join(["movelist train --resume", path, *(f"--{name} {goal}" for name, goal in further.items())])
+        match = f"movelist match {path} --against random --num_games 10000"
+    else:
+        goals = "".join(f", {name}={goal}" for name, goal in further.items())
+        train_on = f"movelist.train(game=..., resume={str(folder)!r}{goals}) in Python"
+        match = f"movelist.match({str(folder)!r}, game=..., num_games=10000) in Python"
+    if interrupted:
+        return [f"Stopped before the end. Go on: {train_on}"]
+    return [f"Next: {match}", f"Or train on: {train_on}"]
+
+
 def _folder(settings: TrainSettings, game: str) -> RunFolder:
-    """The run's folder, with the resolved settings in it."""
-    resumed = settings.run.resume
-    folder = RunFolder(resumed) if resumed else new_run_folder(settings.run.out, game)
-    folder.write_json("settings.json", settings.to_flat() | {"game": game, "out": str(folder.path), "resume": None})
-    return folder
+    """The run's folder."""
+    if settings.run.resume is None:
+        return new_run_folder(settings.run.out, game)
+    read_settings(settings.run.resume)  # a folder that is no run is refused before anything is made in it
+    return RunFolder(settings.run.resume)
+
+
+def _write_settings(training: Training) -> None:
+    """The resolved settings, once nothing refused them."""
+    resolved = training.settings.to_flat()
+    resolved |= {"game": training.game_name, "out": str(training.folder.path), "resume": None}
+    training.folder.write_json("settings.json", resolved)

@@ -13,9 +13,10 @@ from types import FrameType
 import torch
 
 from movelist.core.errors import SettingsError
-from movelist.core.settings import TrainSettings, UpdateSettings
+from movelist.core.settings import PlaySettings, TrainSettings, UpdateSettings
 from movelist.data.episode import Episodes, Source
 from movelist.games.game import Game, action_encoder, game_name, state_size
+from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.batch import rollout_bytes
 from movelist.learn.device import amp_dtype, choose_device, missing_cuda_advice, set_up
 from movelist.learn.learner import Learner, Prepared
@@ -52,6 +53,12 @@ class Training:
         self.learner = Learner(self.net, settings.update, World(device), seed=settings.run.seed)
         self.source: Source = SelfPlay(game, settings.play, seed=settings.run.seed)
         self.counters = Counters()
+        self.saved: tuple[int, Path] | None = None  # the update and the file of the last checkpoint
+
+    @property
+    def is_openspiel(self) -> bool:
+        """Whether the game has a name that the command line knows."""
+        return isinstance(self.game, OpenSpielGame)
 
     @property
     def progress(self) -> float:
@@ -85,7 +92,9 @@ class Training:
         self.counters.seconds += seconds
 
     def save(self) -> Path:
-        """Write a checkpoint."""
+        """Write a checkpoint, unless there is one of this very update."""
+        if self.saved and self.saved[0] == self.learner.num_updates:
+            return self.saved[1]
         state = checkpoint.pack(
             settings=self.settings.to_flat() | {"game": self.game_name},
             shape=self.shape,
@@ -93,15 +102,20 @@ class Training:
             source=self.source.state_dict(),
             counters=asdict(self.counters),
         )
-        return self.folder.save(self.learner.num_updates, state, keep=self.settings.run.keep_checkpoints)
+        path = self.folder.save(self.learner.num_updates, state, keep=self.settings.run.keep_checkpoints)
+        self.saved = (self.learner.num_updates, path)
+        return path
 
     def resume(self) -> None:
         """Go on from the folder's latest checkpoint."""
-        state = checkpoint.load(self.folder.path, device=self.learner.world.device)
+        file = checkpoint.checkpoint_file(self.folder.path)
+        state = checkpoint.load(file, device=self.learner.world.device)
         checkpoint.check_fits(state, self.folder.path, game=self.game_name, **asdict(self.shape))
         self.learner.load_state_dict(state["learner"])
         self.source.load_state_dict(state["source"])
         self.counters = Counters(**state["counters"])
+        self.saved = (self.learner.num_updates, file)
+        self.folder.cut_metrics(self.counters.steps)
 
     def match(self, num_games: int) -> arena.MatchResult:
         """Greedy play against random players."""
@@ -138,7 +152,7 @@ def greeting(training: Training) -> list[str]:
     """What is said before the first update."""
     settings, device = training.settings, training.learner.world.device
     lines = [advice] if (advice := missing_cuda_advice()) else []
-    if settings.game == training.game_name:
+    if training.is_openspiel:
         lines.append(
             f"No --data, so self-play on OpenSpiel's {settings.game}. Your own game: --data FOLDER (coming with the "
             "recordings), or movelist.train(game=MyGame()) in Python."
@@ -151,11 +165,15 @@ def greeting(training: Training) -> list[str]:
     if settings.run.max_seconds:
         goals.append(f"{settings.run.max_seconds:,g} s (--max_seconds)")
     where = (
-        f"{device}, {torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
+        f"{device}, {torch.get_num_threads()} threads".replace(" 1 threads", " 1 thread")
+        if device.type == "cpu"
+        else torch.cuda.get_device_name(device)
     )
     lines.append(f"On {where}, torch {torch.__version__}. Stops after {' or '.join(goals) or 'Ctrl-C only'}.")
     if training.counters.steps:
         lines.append(f"Going on after update {training.learner.num_updates:,}, {training.counters.steps:,} steps.")
+    if training.progress >= 1.0:
+        lines.append("It has already come that far: raise --total_steps or --max_seconds to train on.")
     lines += without_effect(settings, device)
     shown = ", ".join(f"{name}={value}" for name, value in settings.to_flat().items() if value is not None)
     return [*lines, f"Settings: {shown}"]
@@ -166,11 +184,14 @@ def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
     lines = []
     if settings.update.use_amp and amp_dtype(device) is None:
         lines.append(f"--use_amp does nothing on this {device.type}: mixed precision needs a GPU with tensor cores.")
-    if settings.play.num_games > settings.update.update_frequency:
+    is_default = settings.play.num_games == PlaySettings().num_games
+    if settings.play.num_games > settings.update.update_frequency and not is_default:
         lines.append(
             f"--num_games {settings.play.num_games} counts as {settings.update.update_frequency}: no more games than "
             "--update_frequency are played for an update."
         )
+    if settings.run.resume and settings.run.out not in (None, settings.run.resume):
+        lines.append(f"--out {settings.run.out} does nothing: a resumed run goes on in its own folder.")
     return lines
 
 

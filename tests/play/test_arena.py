@@ -1,0 +1,222 @@
+"""Matches: every seat equally often, every game another one, and intervals that agree with hand-computed ones."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from movelist.core.settings import PlaySettings
+from movelist.data.episode import Episodes
+from movelist.games.catalog import make_game
+from movelist.learn.model import ModelShape, PolicyValueNet
+from movelist.play.arena import MATCHES, match, outcomes, score, wilson_interval
+from movelist.play.policy import NetPolicy, RandomPolicy, derive_seeds
+from movelist.play.selfplay import GAMES
+from play.toys import Odd, Picker, Scripted
+
+ROUNDING = 1e-12  # of a few operations in float64
+
+
+def returns_of(return_EP):
+    """Episodes with nothing but returns."""
+    return_EP = np.array(return_EP, float)
+    return Episodes(**{
+        **dict.fromkeys(Episodes.__dataclass_fields__, np.zeros(0)), "return_EP": return_EP, "final_state_EPS": None
+    })  # fmt: skip
+
+
+# --- Intervals and sums
+
+
+@pytest.mark.parametrize(
+    ("rate", "num_games", "interval"),
+    [
+        # Centre (p + z^2/2n) / (1 + z^2/n), half width z sqrt(p(1-p)/n + z^2/4n^2) / (1 + z^2/n), z = 1.96:
+        (0.5, 100, (0.4038, 0.5962)),  # centre 0.5, half width 1.96 sqrt(0.0025 + 0.00009604) / 1.038416 = 0.09617
+        (0.0, 10, (0.0, 0.2775)),  # 3.8416 / 13.8416
+        (1.0, 10, (0.7225, 1.0)),
+        (0.1, 20, (0.0279, 0.3010)),  # a worked example in many textbooks
+        (1.0, 1, (0.2065, 1.0)),  # 1 / 4.8416
+    ],
+)
+def test_wilson_interval(rate, num_games, interval):
+    assert wilson_interval(rate, num_games) == pytest.approx(interval, abs=5e-5)
+
+
+def test_wilson_interval_stays_inside_and_is_symmetric():
+    for num_games in (1, 2, 7, 1000, 10**6):
+        for rate in np.linspace(0, 1, 9):
+            low, high = wilson_interval(rate, num_games)
+            assert 0.0 <= low <= rate + ROUNDING
+            assert rate - ROUNDING <= high <= 1.0
+            assert wilson_interval(1 - rate, num_games) == pytest.approx((1 - high, 1 - low))
+
+
+def test_score_by_hand():
+    """Two wins, one draw, one loss; returns 3, 1, 0, -2."""
+    total = score(np.array([3.0, 1.0, 0.0, -2.0]), np.array([1, 1, 0, -1]))
+    assert (total.num_games, total.wins, total.draws, total.losses) == (4, 2, 1, 1)
+    assert (total.win_rate, total.draw_rate, total.mean_return) == (0.625, 0.25, 0.5)
+    # Deviation sqrt((6.25 + 0.25 + 0.25 + 6.25) / 3) = 2.0817, over sqrt(4), times 1.96: 2.0400.
+    assert total.mean_return_interval == pytest.approx((-1.5400, 2.5400), abs=1e-4)
+    assert total.win_rate_interval == wilson_interval(0.625, 4)
+    assert total.draw_rate_interval == wilson_interval(0.25, 4)
+
+
+@pytest.mark.parametrize(
+    ("returns", "seat", "outcome"),
+    [
+        ([1, -1], 0, 1),
+        ([1, -1], 1, -1),
+        ([0, 0], 0, 0),
+        ([5, 5], 1, 0),  # equal is a draw, also where both are paid
+        ([2, -1, -1], 0, 1),  # one against two
+        ([2, -1, -1], 1, -1),  # -1 against a mean of 0.5
+        ([1, 0, -1], 1, 0),
+        ([3, 2, 0], 1, 1),  # second of three, above the mean of the others, 1.5
+        ([0.1 + 0.2, 0.3], 0, 0),  # a rounding error is no victory
+        ([4], 0, 1),  # alone: above 0
+        ([0], 0, 0),
+        ([-4], 0, -1),
+    ],
+)
+def test_who_has_won(returns, seat, outcome):
+    own_G, outcome_G = outcomes(returns_of([returns]), np.array([seat]))
+    assert own_G.tolist() == [returns[seat]]
+    assert outcome_G.tolist() == [outcome]
+
+
+# --- Matches
+
+
+def test_the_better_policy_wins_every_game_on_every_seat():
+    """Lists of two: the odd picker gains at every turn, the even picker loses at every one."""
+    game = Scripted(2, [(0, [1, 2], [0, 0]), (1, [3, 4], [0, 0])])
+
+    class Paid(type(game.new_state(0))):
+        def apply(self, index):
+            player, ids, _ = self.script[self.turn]
+            gain = 1.0 if ids[index] % 2 else -1.0
+            self.scores[player] += gain
+            self.turn += 1
+
+    game.new_state = lambda seed: Paid(game)
+    result = match(Picker(parity=1), Picker(parity=0), game, num_games=20)
+    assert (result.wins, result.draws, result.losses) == (20, 0, 0)
+    assert result.win_rate == 1.0
+    assert result.win_rate_interval == pytest.approx((0.8389, 1.0), abs=5e-5)  # 20 / 23.8416
+    assert (result.mean_return, result.mean_return_interval) == (1.0, (1.0, 1.0))
+    assert [(seat.num_games, seat.wins) for seat in result.seats] == [(10, 10), (10, 10)]
+    assert match(Picker(parity=0), Picker(parity=1), game, num_games=20).win_rate == 0.0
+
+
+def test_seats_with_different_chances_are_told_apart():
+    """Seat 0 always wins 2, whoever sits there; seats rotate, so the match is even."""
+    result = match(RandomPolicy(), RandomPolicy(), Scripted(2, [(0, [1, 2], [2, -2])]), num_games=10)
+    assert (result.wins, result.losses, result.mean_return) == (5, 5, 0.0)
+    assert [(seat.wins, seat.losses, seat.mean_return) for seat in result.seats] == [(5, 0, 2.0), (0, 5, -2.0)]
+
+
+def test_draws_count_half():
+    result = match(RandomPolicy(), RandomPolicy(), Scripted(2, [(0, [1, 2], [3, 3])]), num_games=8)
+    assert (result.wins, result.draws, result.losses, result.win_rate, result.draw_rate) == (0, 8, 0, 0.5, 1.0)
+    assert result.draw_rate_interval == wilson_interval(1.0, 8)
+
+
+@pytest.mark.parametrize(("num_players", "asked", "played"), [(2, 7, 8), (3, 1, 3), (3, 9, 9), (1, 5, 5), (2, 1, 2)])
+def test_the_number_of_games_is_rounded_up_to_whole_rounds_of_seats(num_players, asked, played):
+    result = match(RandomPolicy(), RandomPolicy(), Odd(num_players), num_games=asked)
+    assert result.num_games == played
+    assert [seat.num_games for seat in result.seats] == [played // num_players] * num_players
+    for name in ("wins", "draws", "losses"):
+        assert getattr(result, name) == sum(getattr(seat, name) for seat in result.seats)
+    assert result.mean_return == pytest.approx(np.mean([seat.mean_return for seat in result.seats]))
+
+
+def test_each_policy_sits_where_the_rotation_says():
+    game, policy, opponent = Odd(3), Picker(parity=1), Picker(parity=0)
+    match(policy, opponent, game, num_games=30, play=PlaySettings(num_games=7))
+    seeds = derive_seeds(0, MATCHES, 0, 30).tolist()
+    assert game.seeds[1:] == seeds
+    for who in (policy, opponent):
+        for turns in who.asked:
+            for seed, player in zip(turns.seed_B.tolist(), turns.state_BS[:, 0], strict=True):
+                assert (seeds.index(seed) % 3 == player) == (who is policy)
+
+
+def test_match_games_are_distinct_and_never_training_games():
+    game = Odd()
+    match(RandomPolicy(), RandomPolicy(), game, num_games=1000)
+    seeds = set(game.seeds[1:])
+    assert len(seeds) == 1000
+    assert not seeds & set(derive_seeds(0, GAMES, 0, 100_000).tolist())
+
+
+def test_same_seed_same_result():
+    first = match(RandomPolicy(), RandomPolicy(), Odd(), num_games=50, seed=3)
+    assert match(RandomPolicy(), RandomPolicy(), Odd(), num_games=50, seed=3) == first
+    assert match(RandomPolicy(), RandomPolicy(), Odd(), num_games=50, seed=4) != first
+
+
+def test_how_many_games_run_at_once_changes_nothing():
+    torch.manual_seed(0)
+    policy = NetPolicy(PolicyValueNet(ModelShape(state_size=4, hidden_dim=16)), greedy=True)
+    results = [match(policy, RandomPolicy(), Odd(), num_games=30, play=PlaySettings(num_games=n)) for n in (1, 4, 64)]
+    assert results[0] == results[1] == results[2]
+
+
+def test_a_perfect_policy_beats_random_players():
+    result = match(Picker(parity=1), RandomPolicy(), Odd(most_turns=20), num_games=200)
+    assert result.win_rate_interval[0] > 0.8  # not 1: forced turns may lose a game
+    assert result.mean_return_interval[0] > 0
+    # and in a game of one, where random players end around 0
+    assert match(Picker(parity=1), RandomPolicy(), Odd(1), num_games=100).win_rate_interval[0] > 0.7
+    assert match(RandomPolicy(), RandomPolicy(), Odd(1), num_games=200).mean_return == pytest.approx(0.0, abs=1.0)
+
+
+def test_a_match_of_random_players_is_even():
+    rate = match(RandomPolicy(), RandomPolicy(), Odd(), num_games=2000).win_rate
+    assert rate == pytest.approx(0.5, abs=4 * 0.5 / 2000**0.5)  # four standard errors, at most
+
+
+def test_max_turns_ends_the_games_of_a_match():
+    result = match(RandomPolicy(), RandomPolicy(), Odd(most_turns=10**9), num_games=4, play=PlaySettings(max_turns=50))
+    assert result.num_games == 4
+
+
+def test_openspiel_tic_tac_toe_has_draws():
+    pytest.importorskip("pyspiel", reason="plays OpenSpiel's games")
+    result = match(RandomPolicy(), RandomPolicy(), make_game("tic_tac_toe"), num_games=800)
+    # Random play, known exactly: the first player wins 0.585, the second 0.288, and 0.127 are drawn. Of 800 and 400
+    # games, four standard errors.
+    assert result.draw_rate == pytest.approx(0.127, abs=4 * 0.333 / 800**0.5)
+    assert result.seats[0].win_rate == pytest.approx(0.585 + 0.127 / 2, abs=4 * 0.5 / 400**0.5)
+
+
+# --- What people and programs read
+
+
+def test_to_json_is_plain_and_complete():
+    result = match(Picker(parity=1), RandomPolicy(), Odd(), num_games=20)
+    text = json.dumps(result.to_json(), allow_nan=False)
+    read = json.loads(text)
+    assert read["num_games"] == 20
+    assert read["win_rate_interval"] == list(result.win_rate_interval)
+    assert [seat["num_games"] for seat in read["seats"]] == [10, 10]
+    assert set(read["seats"][0]) == set(read) - {"seats"}
+
+
+@pytest.mark.parametrize("num_games", [1, 2])
+def test_to_json_of_a_single_game_for_each_seat(num_games):
+    """One game has no deviation: its interval is unknown, and JSON has no infinity."""
+    result = match(RandomPolicy(), RandomPolicy(), Odd(), num_games=num_games)
+    assert result.seats[0].mean_return_interval == (-np.inf, np.inf)
+    read = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert read["seats"][0]["mean_return_interval"] == [None, None]
+    assert read["num_games"] == 2
+
+
+def test_a_result_reads_as_one_line():
+    result = match(RandomPolicy(), RandomPolicy(), Scripted(2, [(0, [1, 2], [2, -2])]), num_games=100)
+    assert str(result) == "win rate 0.500 (0.404 to 0.596), draws 0.0%, mean return +0.00, 100 games"

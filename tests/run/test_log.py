@@ -1,0 +1,185 @@
+"""What a training shows and writes: JSON that every reader takes, TensorBoard events, and lines for any console."""
+
+import io
+import json
+import math
+import time
+
+import pytest
+from rich.console import Console
+
+from movelist.run.log import Log, progress_text
+
+METRICS = {
+    "charts/updates": 3.0,
+    "charts/SPS": 1234.5,
+    "charts/episodic_return_seat_0": -0.25,
+    "charts/seconds_left": 125.9,
+    "legal/actions_per_second": 65432.1,
+    "losses/policy_loss": -0.01,
+    "losses/value_loss": 0.5,
+    "losses/entropy": 1.25,
+    "losses/approx_kl": 0.0123,
+}
+
+
+def terminal(**options):
+    """A console that claims to be a terminal, and what it writes."""
+    text = io.StringIO()
+    return Console(file=text, force_terminal=True, width=100, **options), text
+
+
+def plain():
+    """A console that is a pipe or a file."""
+    text = io.StringIO()
+    return Console(file=text), text
+
+
+def rows(folder):
+    """metrics.jsonl as a strict reader of JSON sees it."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line, parse_constant=refuse) for line in lines]
+
+
+def test_metrics_are_json_with_null_for_what_is_no_number(tmp_path):
+    before = time.time()
+    console, _ = plain()
+    with Log(tmp_path, tensorboard=False, console=console) as log:
+        log.update(100, METRICS, progress=0.1)
+        log.update(200, {**METRICS, "a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.0}, progress=0.2)
+        # Whoever looks while the training goes on sees whole lines.
+        assert [row["step"] for row in rows(tmp_path)] == [100, 200]
+    first, second = rows(tmp_path)
+    assert {name: first[name] for name in METRICS} == METRICS
+    assert before - 1 < first["time"] < time.time() + 1
+    assert (second["a"], second["b"], second["c"], second["d"]) == (None, None, None, 0.0)
+
+
+def test_a_second_log_goes_on_in_the_same_file(tmp_path):
+    for step in (100, 200):
+        with Log(tmp_path, tensorboard=False, console=plain()[0]) as log:
+            log.update(step, METRICS, progress=0.1)
+    assert [row["step"] for row in rows(tmp_path)] == [100, 200]
+
+
+def test_tensorboard_has_the_same_numbers(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with Log(tmp_path, tensorboard=True, console=plain()[0]) as log:
+        log.update(100, METRICS, progress=0.1)
+        log.update(250, {**METRICS, "losses/policy_loss": math.nan, "charts/SPS": 99.0}, progress=0.2)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == set(METRICS)
+    speed = [(event.step, event.value) for event in events.Scalars("charts/SPS")]
+    assert speed == [(100, 1234.5), (250, 99.0)]
+    loss = events.Scalars("losses/policy_loss")
+    assert loss[0].value == pytest.approx(-0.01, rel=1e-6)  # float32
+    assert math.isnan(loss[1].value)
+
+
+def test_no_tensorboard_on_demand(tmp_path):
+    with Log(tmp_path, tensorboard=False, console=plain()[0]) as log:
+        log.update(100, METRICS, progress=0.1)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+# --- The display
+
+
+def test_one_line_of_progress():
+    assert progress_text(12345, METRICS) == (
+        "update 3  2:05 left  12,345 steps  1,234 steps/s  65,432 actions/s  return -0.25  entropy 1.25  KL 0.0123"
+    )
+    without_goal = {name: value for name, value in METRICS.items() if name != "charts/seconds_left"}
+    assert progress_text(12345, {**without_goal, "arena/win_rate": 0.876}) == (
+        "update 3  beats random 88%  12,345 steps  1,234 steps/s  65,432 actions/s  return -0.25  entropy 1.25"
+        "  KL 0.0123"
+    )
+    assert progress_text(0, {**METRICS, "charts/seconds_left": 7265.0}).startswith("update 3  2:01:05 left")
+    assert progress_text(0, {**METRICS, "charts/seconds_left": 3599.0}).startswith("update 3  59:59 left")
+    assert progress_text(0, {**METRICS, "charts/seconds_left": 3600.0}).startswith("update 3  1:00:00 left")
+
+
+def test_a_narrow_terminal_shows_what_matters_most(tmp_path):
+    console, text = terminal(no_color=True)
+    console.width = 80
+    with Log(tmp_path, tensorboard=False, console=console) as log:
+        log.update(123_456, {**METRICS, "arena/win_rate": 0.876}, progress=0.25)
+    assert " 25% 0:00:00 update 3  2:05 left  beats random 88%  123,456 steps" in text.getvalue()
+
+
+def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    console, text = plain()
+    with Log(tmp_path, tensorboard=False, console=console) as log:
+        log.say("hello [bold]x[/bold]")  # no markup: this may be a path
+        for seconds, last in [(0, False), (4, False), (1.5, False), (0.1, False), (0.1, True)]:
+            now[0] += seconds
+            log.update(int(now[0]), METRICS, progress=now[0] / 2000, last=last)
+        log.say_all(["one", "two"])
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "hello [bold]x[/bold]"
+    assert [line.split("  ")[1] for line in lines[1:4]] == ["update 3"] * 3
+    # The first at once, then at most one in 5 s, and the last one always.
+    assert [line.split("  ")[3] for line in lines[1:4]] == ["1,000 steps", "1,005 steps", "1,005 steps"]
+    assert lines[1].startswith(" 50%  update 3  ")
+    assert lines[4:] == ["one", "two"]
+    assert "\x1b" not in text.getvalue()
+
+
+def test_long_lines_are_not_broken(tmp_path):
+    console, text = plain()
+    with Log(tmp_path, tensorboard=False, console=console) as log:
+        log.say("word " * 100)
+    assert text.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_a_progress_bar_on_a_terminal(tmp_path, no_color):
+    console, text = terminal(no_color=no_color)
+    with Log(tmp_path, tensorboard=False, console=console) as log:
+        log.say("before")
+        log.update(100, METRICS, progress=0.25)
+        log.update(200, {**METRICS, "charts/seconds_left": 0.0}, progress=1.0, last=True)
+        log.stop_display()
+        log.say("after")
+    assert "before" in text.getvalue()
+    assert "100%" in text.getvalue()
+    assert "update 3  0:00 left" in text.getvalue()
+    assert text.getvalue().endswith("after\n")
+    assert "\x1b[?25h" in text.getvalue()  # the cursor is back
+    colours = [part for part in text.getvalue().split("\x1b[")[1:] if part[:3] in ("31m", "32m", "33m", "36m", "38;")]
+    assert not (no_color and colours)
+
+
+@pytest.mark.parametrize("width", [40, 80, 130, 300])
+@pytest.mark.parametrize("encoding", ["ascii", "gbk", "cp437", "utf-8"])
+def test_a_progress_bar_on_a_terminal_that_knows_few_letters(tmp_path, encoding, width):
+    """A character that the console cannot write would end the training."""
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)  # strict: it raises
+    with Log(tmp_path, tensorboard=False, console=Console(file=file, force_terminal=True, width=width)) as log:
+        log.update(100, METRICS, progress=0.25)
+        log.say("plain")
+        log.update(200, METRICS, progress=0.5)
+    assert b"50" in raw.getvalue()
+    assert width < 80 or b"update 3  2:05 left" in raw.getvalue()
+    assert b"plain" in raw.getvalue()
+
+
+def test_an_error_closes_the_files_and_gives_the_cursor_back(tmp_path):
+    console, text = terminal()
+    log = Log(tmp_path, tensorboard=False, console=console)
+    with pytest.raises(ZeroDivisionError), log:
+        log.update(100, METRICS, progress=0.25)
+        raise ZeroDivisionError
+    assert "\x1b[?25h" in text.getvalue()
+    assert len(rows(tmp_path)) == 1
+    with pytest.raises(ValueError, match="closed file"):
+        log.update(200, METRICS, progress=0.5)

@@ -1,0 +1,266 @@
+"""What a training says before it starts, which network it builds, and how it stops."""
+
+import os
+import signal
+import threading
+import types
+
+import pytest
+import torch
+
+from movelist.core.errors import GameError, SettingsError
+from movelist.core.settings import TrainSettings
+from movelist.games.catalog import make_game
+from movelist.learn import device
+from movelist.play.policy import RandomPolicy
+from movelist.play.selfplay import SelfPlay
+from movelist.run.checkpoint import RunFolder
+from movelist.run.training import (
+    Training,
+    describe_update,
+    greeting,
+    model_shape,
+    stop_on_signals,
+    without_effect,
+)
+from play.toys import Odd
+
+CPU = torch.device("cpu")
+
+
+def settings_of(**flat):
+    return TrainSettings.from_flat({"game": "odd", "hidden_dim": 16, "batch_size": 32, "device": "cpu", **flat})
+
+
+def training(folder, played=None, **flat):
+    return Training(settings_of(**flat), played or Odd(), RunFolder(folder))
+
+
+@pytest.fixture
+def no_card(monkeypatch):
+    """A machine without an NVIDIA card, whatever this one has."""
+    monkeypatch.setattr(device, "nvidia_card", lambda: None)
+
+
+# --- The greeting
+
+
+def test_the_first_line_says_that_there_is_no_data_so_self_play(tmp_path, no_card):
+    pytest.importorskip("pyspiel", reason="plays OpenSpiel's games")
+    lines = greeting(training(tmp_path, make_game("kuhn_poker"), game="kuhn_poker"))
+    assert lines[0].startswith("No --data, so self-play on OpenSpiel's kuhn_poker.")
+    assert all("\n" not in line for line in lines)
+
+
+def test_a_game_of_ones_own_is_not_called_openspiels(tmp_path, no_card):
+    """movelist.train(game=MyGame()) sets both the game and its name."""
+    (line,) = [line for line in greeting(training(tmp_path)) if "odd" in line and not line.startswith("Settings")]
+    assert line == "Self-play on odd."
+
+
+def test_an_idle_nvidia_card_is_the_very_first_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "nvidia_card", lambda: "NVIDIA GeForce RTX 4090")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    lines = greeting(training(tmp_path, device="auto"))
+    assert lines[0] == (
+        f"This machine has an NVIDIA GeForce RTX 4090, but torch {torch.__version__} is built for the CPU only. "
+        "Install the CUDA build into this environment: https://pytorch.org/get-started/locally/"
+    )
+    assert "odd" in lines[1]
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert greeting(training(tmp_path))[0].endswith("cannot use it: check the driver with nvidia-smi.")
+
+
+@pytest.mark.parametrize(
+    ("goals", "text"),
+    [
+        ({"total_steps": 20_000}, "Stops after 20,000 steps (--total_steps)."),
+        ({"total_steps": None, "max_seconds": 90.0}, "Stops after 90 s (--max_seconds)."),
+        ({"total_steps": 500, "max_seconds": 0.5}, "Stops after 500 steps (--total_steps) or 0.5 s (--max_seconds)."),
+        ({"total_steps": None}, "Stops after Ctrl-C only."),
+    ],
+)
+def test_where_it_runs_and_when_it_stops(tmp_path, no_card, goals, text):
+    (line,) = [line for line in greeting(training(tmp_path, **goals)) if line.startswith("On ")]
+    assert line.startswith("On cpu, ")
+    assert f", torch {torch.__version__}. " in line
+    assert line.endswith(text)
+
+
+def test_all_settings_are_shown_and_they_suffice_to_run_again(tmp_path, no_card):
+    settings = settings_of(lr=0.001, max_seconds=5.0)
+    lines = greeting(Training(settings, Odd(), RunFolder(tmp_path)))
+    assert lines[-1].startswith("Settings: game=odd, hidden_dim=16, ")
+    shown = dict(part.split("=", 1) for part in lines[-1].removeprefix("Settings: ").split(", "))
+    assert shown == {name: str(value) for name, value in settings.to_flat().items() if value is not None}
+
+
+def test_a_resumed_training_says_where_it_goes_on(tmp_path, no_card):
+    resumed = training(tmp_path)
+    resumed.counters.steps, resumed.learner.num_updates = 12_345, 1_678
+    assert "Going on after update 1,678, 12,345 steps." in greeting(resumed)
+    assert not [line for line in greeting(training(tmp_path)) if line.startswith("Going on")]
+
+
+# --- Settings that do nothing here, and settings that are too small
+
+
+def test_settings_without_effect_are_named_in_a_line_each():
+    assert without_effect(settings_of(num_games=8, update_frequency=8), CPU) == []
+    (line,) = without_effect(settings_of(num_games=8, update_frequency=8, use_amp=True), CPU)
+    assert line.startswith("--use_amp does nothing on this cpu: ")
+    (line,) = without_effect(settings_of(num_games=513, update_frequency=512), CPU)
+    assert line == ("--num_games 513 counts as 512: no more games than --update_frequency are played for an update.")
+    assert len(without_effect(settings_of(num_games=9, update_frequency=8, use_amp=True), CPU)) == 2
+
+
+def play(num_episodes):
+    return SelfPlay(Odd(), settings_of().play).collect(RandomPolicy(), num_episodes)
+
+
+@pytest.mark.parametrize(
+    ("num_episodes", "batch_size", "accumulation", "warnings"),
+    [
+        (32, 16, 1, []),
+        (31, 16, 1, ["Warning: 31 episodes for an update make a noisy gradient"]),
+        (32, 10_000, 1, ["Warning: 1 minibatch"]),
+        (32, 20, 1000, ["Warning: 1 minibatch"]),
+        (5, 10_000, 1, ["Warning: 5 episodes", "Warning: 1 minibatch"]),
+    ],
+)
+def test_small_updates_are_warned_of(num_episodes, batch_size, accumulation, warnings):
+    update = settings_of(batch_size=batch_size, gradient_accumulation_steps=accumulation).update
+    episodes = play(num_episodes)
+    first, *others = describe_update(update, episodes)
+    assert [line.startswith(start) for line, start in zip(others, warnings, strict=True)] == [True] * len(warnings)
+    assert first.startswith(f"An update: {num_episodes} episodes = about {episodes.num_steps:,} steps with ")
+    minibatches = -(-episodes.num_steps // (batch_size * accumulation))
+    assert f" = {minibatches:,} minibatch" in first
+    assert f" of up to {batch_size * accumulation:,} steps x 4 epochs." in first
+
+
+def test_exactly_four_minibatches_are_enough():
+    episodes = play(40)
+    quarter = -(-episodes.num_steps // 4)
+    assert len(describe_update(settings_of(batch_size=quarter).update, episodes)) == 1
+    third = -(-episodes.num_steps // 3)
+    assert len(describe_update(settings_of(batch_size=third).update, episodes)) == 2
+
+
+# --- The network's sizes
+
+
+def test_the_game_chooses_the_action_encoder():
+    shape = model_shape(settings_of(), Odd())
+    assert (shape.state_size, shape.hidden_dim, shape.action_encoder, shape.num_actions) == (4, 16, "bits", 0)
+    small = types.SimpleNamespace(
+        num_players=2, name="small", action_encoder="table", num_actions=20, new_state=Odd().new_state
+    )
+    shape = model_shape(settings_of(), small)
+    assert (shape.action_encoder, shape.num_actions) == ("table", 20)
+    shape = model_shape(settings_of(action_encoder="bits"), small)
+    assert (shape.action_encoder, shape.num_actions) == ("bits", 0)
+
+
+@pytest.mark.parametrize(("name", "encoder"), [("kuhn_poker", "table"), ("dou_dizhu", "bits")])
+def test_openspiel_games_choose_too(name, encoder):
+    pytest.importorskip("pyspiel", reason="plays OpenSpiel's games")
+    game = make_game(name)
+    shape = model_shape(settings_of(), game)
+    assert shape.action_encoder == encoder
+    assert shape.num_actions == (game.num_actions if encoder == "table" else 0)
+
+
+def test_a_table_without_a_number_of_actions_is_refused():
+    with pytest.raises(SettingsError) as caught:
+        model_shape(settings_of(action_encoder="table"), Odd())
+    assert str(caught.value) == ("--action_encoder table needs a game that tells its num_actions: got odd. Use bits.")
+    game = Odd()
+    game.action_encoder = "table"
+    with pytest.raises(GameError, match="a table needs to know how many actions there are"):
+        model_shape(settings_of(), game)
+
+
+# --- Progress
+
+
+@pytest.mark.parametrize(
+    ("goals", "progress"),
+    [
+        ({"total_steps": 400}, 0.25),
+        ({"total_steps": 400, "max_seconds": 4.0}, 0.5),
+        ({"total_steps": None, "max_seconds": 8.0}, 0.25),
+        ({"total_steps": None}, 0.0),
+        ({"total_steps": 50}, 1.0),
+    ],
+)
+def test_progress_is_that_of_the_nearer_goal(tmp_path, goals, progress):
+    halfway = training(tmp_path, **goals)
+    halfway.counters.steps, halfway.counters.seconds = 100, 2.0
+    assert halfway.progress == progress
+
+
+def test_pace(tmp_path):
+    running = training(tmp_path, total_steps=1000)
+    episodes = play(20)
+    running.count(episodes, seconds=3.0)
+    pace = running.pace(episodes, collect_seconds=1.0, learn_seconds=3.0)
+    assert pace["charts/SPS"] == episodes.num_steps / 4
+    assert pace["legal/actions_per_second"] == episodes.num_actions / 4
+    assert pace["legal/actions_per_step"] == episodes.num_actions / episodes.num_steps
+    assert pace["legal/decision_share"] == episodes.num_steps / episodes.num_turns
+    assert (pace["perf/rollout_share"], pace["perf/update_share"]) == (0.25, 0.75)
+    assert pace["charts/episodes"] == 20
+    assert pace["charts/episodic_length"] == episodes.num_turns / 20
+    for seat in (0, 1):
+        assert pace[f"charts/episodic_return_seat_{seat}"] == pytest.approx(episodes.return_EP[:, seat].mean())
+    left = 1000 - episodes.num_steps
+    assert pace["charts/seconds_left"] == pytest.approx(3.0 * left / episodes.num_steps)
+
+
+# --- Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_a_wish_and_the_handlers_come_back(number):
+    before = signal.getsignal(number)
+    said = []
+    with stop_on_signals(said.append) as stop:
+        assert not stop
+        signal.raise_signal(number)
+        assert stop == [number]
+    assert said == ["Stopping after this update. Once more to leave at once."]
+    assert signal.getsignal(number) is before
+
+
+def test_the_second_signal_leaves_at_once(monkeypatch):
+    left = []
+    monkeypatch.setattr(os, "_exit", left.append)
+    with stop_on_signals(lambda line: None):
+        signal.raise_signal(signal.SIGINT)
+        assert left == []
+        signal.raise_signal(signal.SIGTERM)
+    assert left == [128 + signal.SIGTERM]
+
+
+def test_the_handlers_come_back_after_an_error():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), stop_on_signals(lambda line: None):
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_another_thread_than_the_main_one_handles_no_signals():
+    before, stops = signal.getsignal(signal.SIGINT), []
+
+    def work():
+        with stop_on_signals(lambda line: None) as stop:
+            stops.append(list(stop))
+            stops.append(signal.getsignal(signal.SIGINT) is before)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert stops == [[], True]
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,143 @@
+"""The files at the root, as a user types them: only shorter, and with their folder elsewhere."""
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from movelist.run import checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
+needs_openspiel = pytest.mark.skipif(
+    not importlib.metadata.packages_distributions().get("pyspiel"), reason="trains on OpenSpiel's dou_dizhu"
+)
+SHORT = ["--total_steps", "1", "--eval_games", "0", "--no-tensorboard", "--device", "cpu"]
+
+
+def python(*words, cwd=ROOT, flags=(), **environment):
+    """Run Python on a file: exit code, lines of standard output, standard error."""
+    done = subprocess.run(
+        [sys.executable, *flags, *map(str, words)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8"} | environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def greeting(lines):
+    """What is said before the first update."""
+    return lines[: next(place for place, line in enumerate(lines) if line.startswith("An update: "))]
+
+
+@needs_openspiel
+def test_few_episodes_and_mixed_precision(tmp_path):
+    command = "train.py --batch_size 256 --update_frequency 10 --use_amp"
+    code, lines, err = python(*command.split(), *SHORT, "--out", tmp_path / "run")
+    assert (code, err) == (0, "")
+    said = [line for line in lines if "NVIDIA" not in line]
+    assert said[0].startswith("No --data, so self-play on OpenSpiel's dou_dizhu.")
+    assert [line for line in greeting(lines) if line.startswith("--use_amp does nothing on this cpu: ")]
+    assert [line for line in lines if line.startswith("Warning: 10 episodes")]
+    settings = checkpoint.read_settings(tmp_path / "run")
+    assert (settings["batch_size"], settings["update_frequency"], settings["use_amp"]) == (256, 10, True)
+    assert checkpoint.load(tmp_path / "run")["counters"]["episodes"] == 10
+
+
+@needs_openspiel
+def test_all_the_flags_of_the_longer_command(tmp_path):
+    command = (
+        "train.py --batch_size 128 --update_frequency 5 --epochs_per_update 4 --hidden_dim 512 --lr 3e-4 "
+        "--gradient_accumulation_steps 2"
+    )
+    code, lines, err = python(*command.split(), *SHORT, "--out", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert not [line for line in lines if line.startswith("--use_amp")]
+    assert [line for line in lines if " minibatch" in line and " of up to 256 steps x 4 epochs." in line]
+    state = checkpoint.load(tmp_path / "run")
+    assert state["shape"]["hidden_dim"] == 512
+    assert state["settings"]["lr"] == 3e-4
+    assert (state["counters"]["episodes"], state["learner"]["num_updates"]) == (5, 1)
+
+
+def test_train_py_is_movelist_train(tmp_path):
+    assert python(ROOT / "train.py", "--lrr", "3", cwd=tmp_path) == (
+        2,
+        [],
+        "movelist: Unrecognized options: --lrr, 3; perhaps --lr. See movelist train --help\n",
+    )
+    code, lines, err = python(ROOT / "train.py", "--help", cwd=tmp_path)
+    assert (code, err) == (0, "")
+    assert lines[0].startswith("usage: movelist train ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_train_py_without_the_packages_it_needs(tmp_path):
+    """-S leaves out all that was installed: a clone on a bare Python."""
+    code, lines, err = python(ROOT / "train.py", cwd=tmp_path, flags=["-S"], PYTHONPATH="")
+    assert (code, lines) == (2, [])
+    assert re.fullmatch(
+        r"No module named '(\w+)': run (make install|setup\.bat) and then the Python in \.venv, or install \1\.\n", err
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def flags_of(script):
+    """The words after train.py in the line of a script that runs it."""
+    (line,) = [line for line in (ROOT / script).read_text(encoding="utf-8").splitlines() if " train.py " in line]
+    return line.partition(" train.py ")[2].removesuffix(' "$@"').removesuffix(" %*")
+
+
+def test_both_fast_scripts_train_alike():
+    assert flags_of("train_fast.sh") == flags_of("train_fast.bat")
+    assert flags_of("train_fast.sh") == "--batch_size 128 --update_frequency 5 --epochs_per_update 4 --use_amp"
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A clone that is set up: its .venv's Python is the one that runs the tests."""
+    if sys.platform == "win32":
+        pytest.skip("a shell script")
+    folder = tmp_path / "克隆 一"
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    for name in ("train.py", "train_fast.sh"):
+        shutil.copy(ROOT / name, folder)
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    launcher = folder / ".venv" / "bin" / "python"
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    launcher.chmod(0o755)
+    return folder
+
+
+def shell(script, *words, cwd):
+    done = subprocess.run(
+        ["sh", str(script), *words], cwd=cwd, capture_output=True, encoding="utf-8", timeout=300, check=False
+    )
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+@needs_openspiel
+def test_train_fast_from_another_folder_with_more_flags(clone, tmp_path):
+    words = [*SHORT, "--update_frequency", "2", "--hidden_dim", "16"]
+    code, lines, err = shell(clone / "train_fast.sh", *words, cwd=tmp_path)
+    assert (code, err) == (0, "")
+    (run,) = (clone / "runs").iterdir()
+    settings = checkpoint.read_settings(run)
+    assert (settings["batch_size"], settings["update_frequency"], settings["hidden_dim"]) == (128, 2, 16)
+    assert settings["use_amp"] is True
+    assert lines[-1].startswith("Or train on: ")
+
+
+def test_train_fast_before_the_set_up(clone, tmp_path):
+    shutil.rmtree(clone / ".venv")
+    code, lines, err = shell(clone / "train_fast.sh", cwd=tmp_path)
+    assert (code, lines) == (1, [])
+    assert err == "movelist is not set up here yet: run 'make install' first.\n"
