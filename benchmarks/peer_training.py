@@ -54,6 +54,7 @@ class Order:
 
     folder: Path
     seconds: float = 60.0
+    by_processor: bool = False
     game: str = "dou_dizhu"
     hidden_dim: int = 512
     epochs: int = 4
@@ -282,7 +283,7 @@ def train_maskable_ppo(order: Order) -> dict[str, Any]:
     def update() -> None:
         model.learn(n_steps * NUM_TABLES, reset_num_timesteps=False)
 
-    figures = repeat(update, order.seconds)
+    figures = repeat(update, order)
     layers = [*model.policy.mlp_extractor.policy_net, model.policy.action_net]
     return figures | played(tables) | {"actor": save_actor(layers, order.folder)}
 
@@ -355,7 +356,7 @@ def train_openspiel_ppo(order: Order) -> dict[str, Any]:
         credit_openspiel(agent, tables)
         agent.learn(last[:1])  # the last stream is over, so this state's value is multiplied by 0
 
-    figures = repeat(update, order.seconds)
+    figures = repeat(update, order)
     return figures | played(tables) | {"actor": save_actor(agent.network.actor, order.folder)}
 
 
@@ -434,7 +435,7 @@ def train_movelist(order: Order) -> dict[str, Any]:
         for name, size in zip(figures, sizes, strict=True):
             figures[name] += size
 
-    measured = repeat(update, order.seconds)
+    measured = repeat(update, order)
     return measured | figures | {"checkpoint": str(training.save())}
 
 
@@ -462,13 +463,15 @@ def action_numbers(name: str) -> dict[int, int]:
     return {dou_dizhu.encode(state.action_to_string(0, number)): number for number in numbers}
 
 
-def repeat(update: Any, seconds: float) -> dict[str, Any]:
-    """Update until the seconds are over; the last update is finished and counts."""
+def repeat(update: Any, order: Order) -> dict[str, Any]:
+    """Update until the seconds, or processor seconds, are over; the last update is finished and counts."""
     num_updates, started, used = 0, time.perf_counter(), cpu_seconds()
-    while (elapsed := time.perf_counter() - started) < seconds:
+    elapsed = core_seconds = 0.0
+    while (core_seconds if order.by_processor else elapsed) < order.seconds:
         update()
         num_updates += 1
-    return {"seconds": elapsed, "updates": num_updates, "cores": (cpu_seconds() - used) / elapsed}
+        elapsed, core_seconds = time.perf_counter() - started, cpu_seconds() - used
+    return {"seconds": elapsed, "updates": num_updates, "cores": core_seconds / elapsed}
 
 
 def cpu_seconds() -> float:

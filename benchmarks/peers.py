@@ -2,7 +2,7 @@
 
     python benchmarks/peers.py [--seconds 60] [--threads 1] [--trainers maskable_ppo openspiel_ppo douzero]
 
-Install the peers with: pip install -c constraints.txt --group baselines (pip 25.1 or newer, in the repository's folder).
+Install the peers with: pip install -c constraints.txt --group baselines (pip 25.1 or newer, in this repository).
 One that needs another torch or numpy gets a Python of its own: --maskable_python PATH, --openspiel_python PATH,
 --douzero_python PATH. Such a one also needs numpy, psutil and open_spiel.
 
@@ -18,8 +18,8 @@ the seconds are over; a slow one so gets some more seconds. What is counted:
 games            finished ones, and half of those under way at the end
 turns            of all players, forced ones too; DouZero's are what its two actors played from the first turn on
 cores            processor seconds over seconds. On a machine that others use too, each trainer gets another share of
-                 it, and two threads may wait for each other for most of the time: compare `a core-second` then, and
-                 --threads 1
+                 it, and two threads may wait for each other for most of the time: then use --by_processor and
+                 --threads 1, and compare `a core-second`
 """
 
 from __future__ import annotations
@@ -63,6 +63,10 @@ class Options:
 
     seconds: float = 60.0
     """Of each training."""
+
+    by_processor: bool = False
+    """Count the seconds by the processor's time that a training got, which is fair on a machine that others use too.
+    DouZero's are always seconds of the clock."""
 
     threads: int = 1
     """Threads of arithmetic in each process."""
@@ -134,7 +138,7 @@ def train(name: str, options: Options, folder: Path) -> dict[str, Any]:
     """
     folder.mkdir()
     order = {"folder": str(folder), "seconds": options.seconds, "hidden_dim": options.hidden_dim, "seed": options.seed}
-    order |= {"epochs": options.epochs, "batch_size": options.maskable_batch_size}
+    order |= {"epochs": options.epochs, "batch_size": options.maskable_batch_size, "by_processor": options.by_processor}
     pythons = {"maskable_ppo": options.maskable_python, "openspiel_ppo": options.openspiel_python}
     python = (pythons | {"douzero": options.douzero_python}).get(name, sys.executable)
     number = str(options.threads)
@@ -235,7 +239,8 @@ def main() -> None:
     console = Console(width=max(180, Console().width), soft_wrap=True)
     print(
         f"movelist {movelist.__version__}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{psutil.cpu_count()} cores, {options.threads} threads; {options.seconds:g} s each, "
+        f"{psutil.cpu_count()} cores, {options.threads} threads; "
+        f"{options.seconds:g} {'processor ' * options.by_processor}seconds each, "
         f"{options.hidden_dim} wide, {options.epochs} epochs",
         flush=True,
     )
