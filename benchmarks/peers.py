@@ -8,7 +8,7 @@ One that needs another torch or numpy gets a Python of its own: --maskable_pytho
 
 sb3-contrib's MaskablePPO and OpenSpiel's PyTorch PPO play and learn the same game, OpenSpiel's dou_dizhu, with the same
 hidden width and number of epochs, one shared policy on all three seats, every return credited to its own seat; see
-benchmarks/peer_training.py for how. DouZero's trainer plays its own dou dizhu, without bidding, by another method, so
+benchmarks/peer_tables.py for how. DouZero's trainer plays its own dou dizhu, without bidding, by another method, so
 only its turns a second are compared. movelist trains before and after the peers, with its defaults, and its rates are
 those of both trainings together; the first one plays the matches.
 

@@ -19,7 +19,7 @@ BENCHMARKS = ROOT / "benchmarks"
 
 @pytest.fixture
 def training(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module benchmarks/peer_training.py."""
+    """The module benchmarks/peer_training.py, with all of benchmarks/peer_tables.py that it uses."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return pytest.importorskip("peer_training")
 
