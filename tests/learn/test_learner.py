@@ -1004,3 +1004,17 @@ def test_it_learns_which_of_two_actions_is_right():
     last = source.collect(NetPolicy(net, greedy=True), 256)
     assert 0.35 < first.return_EP.mean() / 4 < 0.65
     assert last.return_EP.mean() / 4 > 0.95
+
+
+def test_gradients_that_no_scale_mends_are_an_error(with_loss_scale, monkeypatch):
+    """Halving the scale mends an overflow; a gradient that is infinite at every scale would be skipped for ever."""
+    encoder = BadBackward()
+    learner = make_learner(state_encoder=encoder, epochs_per_update=1, use_amp=True)
+    prepared = prepare(learner, make_games())
+    fix_plan(monkeypatch, *([range(24)] for _ in range(1)))
+    encoder.bad = float(prepared.rollout.state_NS[2, 0])
+    learner.update(prepared)
+    assert learner.loss_scale.state_dict() == {"scale": 2.0**15, "good_steps": 0.0, "skipped": 1.0}
+    learner.loss_scale.scale.fill_(2.0**-10)
+    with pytest.raises(NonFiniteError, match=r"^the gradient of state_encoder.inner.layers.0.weight is not finite"):
+        learner.update(prepare(learner, make_games()))

@@ -15,6 +15,7 @@ from movelist.learn.batch import Batch, Rollout
 from movelist.learn.device import LossScale
 
 Array = NDArray[Any]
+SMALLEST_SCALE = 2.0**-10  # gradients that overflow float16 even at this scale are no matter of scale
 
 
 class Guard:
@@ -28,9 +29,10 @@ class Guard:
     def add(self, loss: torch.Tensor, norm: torch.Tensor, loss_scale: LossScale) -> torch.Tensor:
         """1.0 if the optimiser must skip this step, else 0.0.
 
-        An overflow of float16 gradients skips this step alone; it says nothing of the weights.
+        An overflow of float16 gradients skips this step alone and says nothing of the weights, as long as a smaller
+        scale may mend it.
         """
-        overflow = ~norm.isfinite() & loss.isfinite() & loss_scale.enabled
+        overflow = ~norm.isfinite() & loss.isfinite() & loss_scale.enabled & (loss_scale.scale > SMALLEST_SCALE)
         bad = ~(loss.isfinite() & norm.isfinite()) & ~overflow
         self.first_bad = torch.where(bad & (self.first_bad < 0), float(self.number), self.first_bad)
         self.number += 1
