@@ -19,7 +19,22 @@ PACKAGE = ROOT / "src" / "movelist"
 
 HOUSE: dict[str, list[str]] = {
     "core": ["errors", "settings", "action_ids", "ragged", "returns", "metrics"],
-    "data": ["episode", "recordings", "store"],
+    "data": [
+        "episode",
+        "record_format",
+        "record_rules",
+        "record_lines",
+        "record_json",
+        "whole_file",
+        "jsonl",
+        "arrow_columns",
+        "arrows",
+        "arrow_writer",
+        "recordings",
+        "store",
+        "loader",
+        "watch",
+    ],
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "model", "loss", "guard", "learner"],
     "play": ["policy", "selfplay", "workers", "cluster", "arena", "export", "server"],
