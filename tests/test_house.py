@@ -37,10 +37,10 @@ HOUSE: dict[str, list[str]] = {
     ],
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "model", "loss", "guard", "learner"],
-    "play": ["policy", "selfplay", "workers", "cluster", "arena", "export", "server"],
+    "play": ["policy", "selfplay", "workers", "cluster", "arena", "survey", "export", "server"],
     "measure": ["profiler", "report", "benchmark"],
     "run": ["log", "checkpoint", "training", "train", "api"],
-    "": ["cli", "__init__", "__main__"],  # the package's own files come last
+    "": ["data_commands", "cli", "__init__", "__main__"],  # the package's own files come last
 }
 # A room's __init__ comes before its modules: what it imported, each of them would import. So it imports nothing of
 # its own room.

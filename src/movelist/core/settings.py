@@ -291,3 +291,30 @@ class MatchSettings:
         _check_kinds(self)
         _at_least(self, 1, "num_games")
         _at_least(self, 0, "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSettings:
+    """What is recorded."""
+
+    out: Path
+    """File to write: .jsonl, .jsonl.gz or .arrows."""
+
+    game: str = "dou_dizhu"
+    """An OpenSpiel game."""
+
+    policy: str = "random"
+    """A run folder or checkpoint, or "random"; draws by probability."""
+
+    against: str | None = None
+    """Who moves the other seats: another of these. None lets the policy move all seats."""
+
+    episodes: int = 1_000
+    """Episodes to play."""
+
+    seed: int = 0
+    """Of the games' chance and of the players' draws."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "episodes")
+        _at_least(self, 0, "seed")
