@@ -39,7 +39,7 @@ HOUSE: dict[str, list[str]] = {
     "learn": ["device", "parallel", "batch", "pair", "model", "loss", "guard", "learner"],
     "play": ["policy", "selfplay", "workers", "cluster", "arena", "survey", "export", "server"],
     "measure": ["profiler", "report", "benchmark"],
-    "run": ["log", "checkpoint", "training", "train", "api"],
+    "run": ["log", "checkpoint", "recorded", "training", "train", "api"],
     "": ["data_commands", "cli", "__init__", "__main__"],  # the package's own files come last
 }
 # A room's __init__ comes before its modules: what it imported, each of them would import. So it imports nothing of

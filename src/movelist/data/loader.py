@@ -1,6 +1,6 @@
 """A Source that trains from recordings or a store: a thread reads ahead while the device computes.
 
-A stream says which episodes come next, and where it stands after each rollout; the thread keeps two rollouts ready. What
+A stream says which episodes come next, and where it stands after each rollout; the thread keeps two ready. What
 a checkpoint holds is where the last rollout that was handed out ended, however far the thread has read.
 """
 
@@ -200,8 +200,8 @@ class RecordedSource:
             episodes, self.metrics = self._chosen(rollout)
             self.last = rollout
             self.metrics["data/wait_seconds"] = waited
-            if episodes.learnable().num_steps:
-                return episodes
+            if (learnable := episodes.learnable()).num_steps:
+                return learnable
             self._refuse_if_nobody(rollout)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from movelist.data.episode import POLICY
+from movelist.data.episode import POLICY, Episodes
 from movelist.data.record_format import CONTROLLER_NAMES, NOT_USED_YET
 from movelist.data.record_rules import NO_VERSION, Columns, Problem
 from movelist.play.arena import wilson_interval
@@ -190,3 +190,39 @@ def _name(code: int) -> str:
     controller, version = code >> 40, (code & ((1 << 40) - 1)) - 1
     name = CONTROLLER_NAMES[controller]
     return f"{name} {version}" if controller == POLICY and version != NO_VERSION else name
+
+
+def incoming(episodes: Episodes, version_EP: Array) -> dict[str, float]:
+    """Win rate and mean return of the newest policy among these episodes, by opponent, by their TensorBoard tags.
+
+    Args:
+        episodes: As recorded.
+        version_EP: int64 [E, P].
+    """
+    policy_EP = episodes.controller_EP == POLICY
+    if not policy_EP.any():
+        return {}
+    newest = int(version_EP[policy_EP].max())
+    metrics = {"data/policy_version": float(newest)} if newest != NO_VERSION else {}
+    others = max(1, episodes.num_players - 1)
+    total_EP = episodes.return_EP
+    outcome_EP = np.sign(np.round(total_EP - (total_EP.sum(axis=1, keepdims=True) - total_EP) / others, 9))
+    mine_EP = policy_EP & (version_EP == newest)
+    for name, against_EP in _opponents(episodes.controller_EP).items():
+        cells = mine_EP & against_EP
+        if cells.any():
+            metrics[f"data/win_rate_against_{name}"] = float(((outcome_EP[cells] + 1) / 2).mean())
+            metrics[f"data/return_against_{name}"] = float(total_EP[cells].mean())
+    return metrics
+
+
+def _opponents(controller_EP: Array) -> dict[str, Array]:
+    """For each kind of opponent, at which seats [E, P] the other seats are of that kind."""
+    num_others = controller_EP.shape[1] - 1
+    found = {}
+    mixed_EP = np.ones(controller_EP.shape, bool)
+    for number, name in CONTROLLER_NAMES.items():
+        same_EP = controller_EP == number
+        found[name] = same_EP.sum(axis=1, keepdims=True) - same_EP == num_others
+        mixed_EP &= ~found[name]
+    return {**found, "mixed": mixed_EP}
