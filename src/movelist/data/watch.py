@@ -38,6 +38,7 @@ class WatchStream:
     ) -> None:
         self.folder, self.keep_forced, self.widths = folder, keep_forced, widths
         self._report, self._told = report, set[tuple[str, str, str]]()
+        self._used: set[tuple[str, int | None]] = set()  # name and size of files that were found used up
 
     def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
         """See `loader.Stream`."""
@@ -70,7 +71,9 @@ class WatchStream:
         for name, entry in state.get("files", {}).items():
             path = self.folder / name
             size = _size(path)
-            if size and size == entry["size"] and not _has_more(path, entry, self.widths):
+            if size and (name, size) not in self._used and not _has_more(path, entry, self.widths):
+                self._used.add((name, size))
+            if (name, size) in self._used:
                 names.append(str(path))
         return sorted(names)
 
@@ -123,8 +126,12 @@ def _fingerprint(path: Path, num_bytes: int) -> list[int]:
 
 
 def _has_more(path: Path, entry: dict[str, Any], widths: Widths) -> bool:
-    """Whether an episode lies behind the position: it may be read ahead, and not be used yet."""
+    """Whether an episode, or the beginning of one, lies behind the position: it may be read ahead and not used yet."""
+    found: list[Problem] = []
     try:
-        return any(True for _ in recordings.read(path, start=Position(**entry["position"]), expected=widths))
+        start = Position(**entry["position"])
+        if any(True for _ in recordings.read(path, start=start, expected=widths, report=found.append)):
+            return True
     except DataError:
         return True
+    return any(problem.kind == "unfinished" for problem in found)
