@@ -9,7 +9,7 @@ import pytest
 from movelist.cli import main
 from movelist.data.store import Store
 from movelist.run.checkpoint import load
-from recorded import EXAMPLE, record, write_lines
+from recorded import EXAMPLE, record, with_step, write_lines
 
 QUICK = ["--hidden_dim", "8", "--eval_games", "0", "--no-tensorboard", "--device", "cpu"]
 
@@ -92,7 +92,7 @@ def test_imitation_learns_what_people_chose_and_starts_ppo(tmp_path, capsys):
     rng = np.random.default_rng(0)
     records = []
     for _ in range(300):
-        made = record()
+        made = with_step(0, log_prob=None)
         step = made["steps"][1]
         step["actions"] = rng.choice(1000, size=3, replace=False).tolist()
         step["chosen"] = int(np.argmax(step["actions"]))
@@ -140,7 +140,7 @@ def test_the_engine_gets_each_new_policy_and_a_list_of_used_files(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     write_lines(folder / "a.jsonl", *[record()] * 64)
-    flags = ["--data", str(folder), "--watch", "--update_frequency", "32", "--total_steps", "90"]
+    flags = ["--data", str(folder), "--watch", "--update_frequency", "32", "--total_steps", "60"]
     assert main(["train", *flags, *QUICK, "--out", str(tmp_path / "run"), "--max_policy_lag", "9"]) == 0
     saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert saved == ["latest.json", "update-000001.pt", "update-000002.pt"]

@@ -217,3 +217,13 @@ def test_a_store_of_games_serves_what_self_play_would(tmp_path):
     collected = source.collect(None, 30).check()
     assert collected.return_EP.sum() == episodes.return_EP.sum() and source.done == 1.0
     source.close()
+
+
+def test_closing_ends_the_thread(tmp_path):
+    import threading
+
+    source = recording_source(files_of(tmp_path))
+    source.collect(None, 16)
+    assert any(thread.name == "movelist-loader" for thread in threading.enumerate())
+    source.close()
+    assert not any(thread.name == "movelist-loader" for thread in threading.enumerate())
