@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -68,6 +70,8 @@ class Training:
 
     def train_from(self, data: OpenData) -> None:
         """Take recorded episodes in place of self-play."""
+        # Waiting is no training, so max_seconds bounds it by the clock.
+        deadline = time.monotonic() + (self.settings.run.max_seconds or math.inf)
         self.recorded = Recorded(
             data,
             self.settings,
