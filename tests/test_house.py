@@ -19,13 +19,28 @@ PACKAGE = ROOT / "src" / "movelist"
 
 HOUSE: dict[str, list[str]] = {
     "core": ["errors", "settings", "action_ids", "ragged", "returns", "metrics"],
-    "data": ["episode", "recordings", "store"],
+    "data": [
+        "episode",
+        "record_format",
+        "record_rules",
+        "record_lines",
+        "record_json",
+        "whole_file",
+        "jsonl",
+        "arrow_columns",
+        "arrows",
+        "arrow_writer",
+        "recordings",
+        "store",
+        "loader",
+        "watch",
+    ],
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "model", "loss", "guard", "learner"],
-    "play": ["policy", "selfplay", "workers", "cluster", "arena", "export", "server"],
+    "play": ["policy", "selfplay", "workers", "cluster", "arena", "survey", "export", "server"],
     "measure": ["profiler", "report", "benchmark"],
-    "run": ["log", "checkpoint", "training", "train", "api"],
-    "": ["cli", "__init__", "__main__"],  # the package's own files come last
+    "run": ["log", "checkpoint", "recorded", "training", "train", "api"],
+    "": ["data_commands", "cli", "__init__", "__main__"],  # the package's own files come last
 }
 # A room's __init__ comes before its modules: what it imported, each of them would import. So it imports nothing of
 # its own room.

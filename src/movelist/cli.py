@@ -1,4 +1,4 @@
-"""The command line: `movelist train`, `movelist match`. Bodies import what they need: --help is quick."""
+"""The command line: `movelist train`, `match`, `check` and so on. Bodies import what they need: --help is quick."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from typing import Annotated
 
 import tyro
 
+from movelist import data_commands
 from movelist.core.errors import MovelistError, SettingsError, nearest
 from movelist.core.settings import MatchSettings, TrainSettings
 
-COMMANDS = ("train", "match")
+COMMANDS = ("train", "match", "check", "record", "convert")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         command = _parse(arguments)
+        if isinstance(command, data_commands.DataCommand):
+            return data_commands.run(command)
         return _match(command) if isinstance(command, Match) else _train(command)
     except MovelistError as error:
         print(f"movelist: {error}", file=sys.stderr)
@@ -63,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parse(arguments: list[str]) -> TrainSettings | Match:
+def _parse(arguments: list[str]) -> TrainSettings | Match | data_commands.DataCommand:
     """Read the command line; tyro's own errors become one line.
 
     Raises:
@@ -74,6 +77,9 @@ def _parse(arguments: list[str]) -> TrainSettings | Match:
     commands = (
         Annotated[TrainSettings, tyro.conf.subcommand("train", default=_defaults(arguments))]
         | Annotated[Match, tyro.conf.subcommand("match")]
+        | Annotated[data_commands.Check, tyro.conf.subcommand("check")]
+        | Annotated[data_commands.Record, tyro.conf.subcommand("record")]
+        | Annotated[data_commands.Convert, tyro.conf.subcommand("convert")]
     )
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     try:

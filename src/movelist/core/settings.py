@@ -226,19 +226,59 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings:
-    """Train a policy by self-play."""
+class DataSettings:
+    """Training from recorded episodes in place of self-play."""
 
-    game: str = "dou_dizhu"
-    """An OpenSpiel game, with parameters if it has any: "leduc_poker(players=3)"."""
+    data: tuple[Path, ...] = ()
+    """Recordings (.jsonl, .jsonl.gz, .arrows), folders of them, or one store made by movelist convert. They decide when
+    training ends; the default of total_steps does not count then."""
+
+    data_passes: int = 1
+    """How often each recorded episode is used. More passes learn from data that the policy has left behind. Usual: 1 to
+    3; more with --imitate."""
+
+    learn_from: Literal["policy", "human", "other", "all"] | None = None
+    """Whose steps are trained on. None takes those of policies, and with --imitate those of people."""
+
+    max_policy_lag: int | None = None
+    """Steps of policies older than this many updates are not trained on. None means 32 with --watch and no limit
+    without, since a recording's versions may count another training's updates."""
+
+    imitate: bool = False
+    """Learn to choose as the recorded players did, from games of people for example, in place of PPO. The checkpoint
+    can start PPO: --init_from."""
+
+    init_from: Path | None = None
+    """Run folder or checkpoint whose network to start from; the optimiser starts afresh."""
+
+    watch: bool = False
+    """Wait for new episodes in the one folder of --data, and publish the policy after each update."""
+
+    def __post_init__(self) -> None:
+        _check_kinds(self)
+        _at_least(self, 1, "data_passes")
+        _at_least(self, 0, "max_policy_lag")
+        for name in ("watch", "imitate"):
+            _require(self, bool(self.data) or not getattr(self, name), name, "to be given together with --data")
+        _require(self, len(self.data) == 1 or not self.watch, "watch", "one folder as --data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """Train a policy by self-play, or from recorded episodes (--data)."""
+
+    game: str | None = None
+    """An OpenSpiel game, with parameters if it has any: "leduc_poker(players=3)". None is dou_dizhu, or with --data the
+    game that the recordings name, which then need not be installed."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
     update: UpdateSettings = field(default_factory=UpdateSettings)
     play: PlaySettings = field(default_factory=PlaySettings)
     run: RunSettings = field(default_factory=RunSettings)
+    recorded: DataSettings = field(default_factory=DataSettings)
 
     def __post_init__(self) -> None:
-        _require(self, isinstance(self.game, str), "game", "text")
+        _require(self, self.game is None or isinstance(self.game, str), "game", "text")
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> TrainSettings:
@@ -254,7 +294,9 @@ class TrainSettings:
             if name == "game":
                 top[name] = value
             elif name in group_of:
-                is_path = name in ("out", "resume") and isinstance(value, str)
+                is_path = name in ("out", "resume", "init_from") and isinstance(value, str)
+                if name == "data":
+                    value = tuple(map(Path, [value] if isinstance(value, str | Path) else value))
                 grouped[group_of[name]][name] = Path(value) if is_path else value
             else:
                 close = nearest(name, group_of)
@@ -266,6 +308,7 @@ class TrainSettings:
         flat: dict[str, Any] = {"game": self.game}
         for group in _groups():
             flat |= asdict(getattr(self, group))
+        flat["data"] = [str(path) for path in self.recorded.data]
         return {name: str(value) if isinstance(value, Path) else value for name, value in flat.items()}
 
 
@@ -290,4 +333,31 @@ class MatchSettings:
     def __post_init__(self) -> None:
         _check_kinds(self)
         _at_least(self, 1, "num_games")
+        _at_least(self, 0, "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSettings:
+    """What is recorded."""
+
+    out: Path
+    """File to write: .jsonl, .jsonl.gz or .arrows."""
+
+    game: str = "dou_dizhu"
+    """An OpenSpiel game."""
+
+    policy: str = "random"
+    """A run folder or checkpoint, or "random"; draws by probability."""
+
+    against: str | None = None
+    """Who moves the other seats: another of these. None lets the policy move all seats."""
+
+    episodes: int = 1_000
+    """Episodes to play."""
+
+    seed: int = 0
+    """Of the games' chance and of the players' draws."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "episodes")
         _at_least(self, 0, "seed")

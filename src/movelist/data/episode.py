@@ -132,6 +132,24 @@ class Episodes:
             episode_offsets=kept_before[self.episode_offsets],
         )
 
+    def take(self, index_E: Array) -> Episodes:
+        """Some episodes in the given order; `num_turns` is not known of a part, so it becomes the number of steps."""
+        step_N = ranges(self.episode_offsets, index_E)
+        action_A = ranges(self.action_offsets, step_N)
+        columns = {
+            name: getattr(self, name)[step_N] for name in ("state_NS", "player_N", "chosen_N", "log_prob_N", "reward_N")
+        }
+        rows = {name: getattr(self, name)[index_E] for name in ("return_EP", "truncated_E", "controller_EP")}
+        return Episodes(
+            **columns,
+            **rows,
+            action_offsets=offsets_of(np.diff(self.action_offsets)[step_N]),
+            action_id_A=self.action_id_A[action_A],
+            episode_offsets=offsets_of(np.diff(self.episode_offsets)[index_E]),
+            final_state_EPS=None if self.final_state_EPS is None else self.final_state_EPS[index_E],
+            num_turns=len(step_N),
+        )
+
     def without_forced(self) -> Episodes:
         """Drop the turns with one legal action; each one's reward goes to the mover's step before it.
 
@@ -197,6 +215,18 @@ class Source(Protocol):
 def offsets_of(count_N: Array) -> Array:
     """int64 [N+1]: where each of N lists of these lengths starts, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(count_N, dtype=np.int64)])
+
+
+def ranges(offsets: Array, row_R: Array) -> Array:
+    """int64: the places of all entries of some rows, where row r is `offsets[r]` to `offsets[r + 1] - 1`.
+
+    Example: rows 2 and 0 of offsets [0, 2, 3, 5] are the entries [3, 4, 0, 1].
+    """
+    count_R = offsets[row_R + 1] - offsets[row_R]
+    ends = np.cumsum(count_R)
+    total = int(ends[-1]) if len(ends) else 0
+    places: Array = np.arange(total) + np.repeat(offsets[row_R] - (ends - count_R), count_R)
+    return places
 
 
 def concatenate(parts: Sequence[Episodes]) -> Episodes:

@@ -29,7 +29,7 @@ from movelist.learn.device import (
     to_device,
 )
 from movelist.learn.guard import Guard, non_finite_places
-from movelist.learn.loss import LOSS_NAMES, Targets, ppo_loss
+from movelist.learn.loss import LOSS_NAMES, Loss, Targets, ppo_loss
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
 
@@ -62,10 +62,13 @@ class Learner:
         settings: Of the update.
         world: The processes that train together.
         seed: Of the order of steps.
+        loss: What to minimise.
     """
 
-    def __init__(self, net: PolicyValueNet, settings: UpdateSettings, world: World, *, seed: int = 0) -> None:
-        self.net, self.settings, self.world, self.seed = net, settings, world, seed
+    def __init__(
+        self, net: PolicyValueNet, settings: UpdateSettings, world: World, *, seed: int = 0, loss: Loss = ppo_loss
+    ) -> None:
+        self.net, self.settings, self.world, self.seed, self.loss = net, settings, world, seed, loss
         # Fused: one kernel for all parameters, and the only Adam that can skip a step without asking the device.
         self.optimizer = torch.optim.Adam(net.parameters(), lr=settings.lr, eps=1e-5, fused=True)
         self.returns = returns.RunningScale()
@@ -286,7 +289,7 @@ class Learner:
             score_A, value_B = self._forward(rollout, batch)
         with span("loss"):
             picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
-            terms = ppo_loss(score_A, value_B, batch.segments, batch.chosen_B, picked, self.settings)
+            terms = self.loss(score_A, value_B, batch.segments, batch.chosen_B, picked, self.settings)
         with span("backward"):
             (terms["loss"] * (self.loss_scale.scale / num_steps)).backward()
         return terms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,9 @@ class Targets:
 
 
 LOSS_NAMES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+
+
+Loss = Callable[[torch.Tensor, torch.Tensor, Segments, torch.Tensor, Targets, UpdateSettings], dict[str, torch.Tensor]]
 
 
 def ppo_loss(
@@ -71,6 +75,30 @@ def ppo_loss(
         clip_fraction = ((ratio_B - 1).abs() > settings.clip_range).float().sum()
     loss = policy + settings.vf_coef * value - settings.ent_coef * entropy
     return dict(zip(LOSS_NAMES, (loss, policy, value, entropy, approx_kl, clip_fraction), strict=True))
+
+
+def imitation_loss(
+    score_A: torch.Tensor,
+    value_B: torch.Tensor,
+    segments: Segments,
+    chosen_B: torch.Tensor,
+    targets: Targets,
+    settings: UpdateSettings,
+) -> dict[str, torch.Tensor]:
+    """`ppo_loss` for learning to choose as the recorded players did: `policy = -log p(chosen)`, no entropy bonus.
+
+    Arguments and results as in `ppo_loss`; values are learned too, so that PPO can go on from here. clip_fraction is 0.
+    """
+    log_prob_A = ragged.log_softmax(score_A, segments)
+    log_prob_B = log_prob_A.index_select(0, chosen_B)
+    policy = -log_prob_B.sum()
+    value = _value_loss(value_B, targets, settings.clip_range_vf)
+    with torch.no_grad():
+        entropy = ragged.entropy(log_prob_A, segments).sum()
+        log_ratio_B = log_prob_B - targets.old_log_prob_B
+        approx_kl = (log_ratio_B.exp() - 1 - log_ratio_B).sum()
+    loss = policy + settings.vf_coef * value
+    return dict(zip(LOSS_NAMES, (loss, policy, value, entropy, approx_kl, torch.zeros_like(entropy)), strict=True))
 
 
 def _value_loss(value_B: torch.Tensor, targets: Targets, clip_range: float | None) -> torch.Tensor:

@@ -23,6 +23,7 @@ from movelist.play.policy import Policy, Turns, derive_seeds
 
 Array = NDArray[Any]
 GAMES = 1  # the purpose of the seed stream that training games come from
+RECORDINGS = 3  # and that of games which are only recorded
 
 
 @dataclass(slots=True)

@@ -20,11 +20,12 @@ from movelist.run.train import train as train_settings
 __all__ = ["load", "match", "train"]
 
 
-def train(game: str | Game = "dou_dizhu", **settings: Any) -> TrainResult:
-    """Train a policy by self-play; see `movelist train --help` for the settings.
+def train(game: str | Game | None = None, **settings: Any) -> TrainResult:
+    """Train a policy by self-play or from recordings; see `movelist train --help` for the settings.
 
     Args:
-        game: A name, or a game of your own (see `movelist.Game`; `movelist.check_game` tests it).
+        game: A name, or a game of your own (see `movelist.Game`; `movelist.check_game` tests it). None is dou_dizhu, or
+            with `data=` the game that the recordings name.
         **settings: By their plain names, as in `train(lr=1e-3, hidden_dim=128, out="runs/mine")`.
 
     Returns:
@@ -35,8 +36,8 @@ def train(game: str | Game = "dou_dizhu", **settings: Any) -> TrainResult:
     """
     if resumed := settings.get("resume"):
         settings = checkpoint.read_settings(Path(resumed)) | {"out": None} | settings
-    if isinstance(game, str):
-        return train_settings(TrainSettings.from_flat(settings | {"game": game}))
+    if game is None or isinstance(game, str):
+        return train_settings(TrainSettings.from_flat(settings | ({"game": game} if game else {})))
     check_game(game, num_games=1)
     return train_settings(TrainSettings.from_flat(settings | {"game": game_name(game)}), game)
 

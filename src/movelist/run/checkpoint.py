@@ -13,20 +13,20 @@ another program may hold them open. `latest.json` changes last.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import platform
 import time
 import zipfile
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from movelist.core.errors import CheckpointError
+from movelist.data.whole_file import write_whole
+from movelist.games.game import Game, game_name, state_size
 from movelist.learn.device import choose_device
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.play.policy import NetPolicy
@@ -194,6 +194,14 @@ def load_policy(path: Path | str, *, device: str = "cpu", greedy: bool = True) -
     return NetPolicy(load_net(load(path, device=chosen), chosen), greedy=greedy)
 
 
+def load_versioned(path: Path, game: Game) -> tuple[NetPolicy, int]:
+    """A checkpoint's policy, drawing by probability, and its version; refused if it does not play `game`."""
+    device = choose_device("cpu")
+    state = load(path, device=device)
+    check_fits(state, path, game=game_name(game), state_size=state_size(game))
+    return NetPolicy(load_net(state, device)), int(state["learner"]["num_updates"])
+
+
 def check_fits(state: dict[str, Any], where: Path | str, *, game: str, **sizes: object) -> None:
     """Refuse a checkpoint of another game or of other sizes.
 
@@ -212,27 +220,6 @@ def check_fits(state: dict[str, Any], where: Path | str, *, game: str, **sizes: 
             raise CheckpointError(
                 f"the checkpoint is of another {name}", got=held.get(name), expected=expected, where=str(where)
             )
-
-
-def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file so that it appears whole or not at all, also when the machine stops.
-
-    Raises:
-        CheckpointError: The disk is full, or another program holds the old file open for good.
-    """
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        _replace(beside, path)
-    except OSError as error:
-        raise CheckpointError(
-            "a file cannot be written", got=error.strerror, where=str(path), do="What was there before is whole."
-        ) from error
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def quoted(path: Path) -> str:
@@ -272,17 +259,6 @@ def _step_of(line: bytes) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, TypeError, KeyError):
         return float("inf")
-
-
-def _replace(beside: Path, path: Path) -> None:
-    for attempt in range(10):
-        try:
-            beside.replace(path)
-            return
-        except PermissionError:  # on Windows while a virus scanner or a reader holds the old file
-            if attempt == 9:
-                raise
-            time.sleep(0.05 * (attempt + 1))
 
 
 def _delete(path: Path) -> None:

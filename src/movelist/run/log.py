@@ -97,6 +97,9 @@ def progress_text(step: int, metrics: Mapping[str, float]) -> str:
         minutes, seconds = divmod(int(left), 60)
         clock = f"{minutes // 60}:{minutes % 60:02d}" if minutes >= 60 else f"{minutes}"
         parts.append(f"{clock}:{seconds:02d} left")
+    for name, value in metrics.items():
+        if name.startswith("data/win_rate_against_"):
+            parts.append(f"recorded: beats {name.removeprefix('data/win_rate_against_')} {value:.0%}")
     if "arena/win_rate" in metrics:
         parts.append(f"beats random {metrics['arena/win_rate']:.0%}")
     parts += [

@@ -1,7 +1,7 @@
 """The story of a training: collect episodes, prepare them, update the network, save, report.
 
 for each update:
-    1. collect   play games with the present network         (play/selfplay.py)
+    1. collect   play games with the present network         (play/selfplay.py), or take recorded ones (data/loader.py)
     2. prepare   values, missing log-probs, advantages       (learn/learner.py)
     3. update    some epochs of PPO over the episodes        (learn/learner.py)
     4. save      every few updates, and at the end           (run/checkpoint.py)
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +21,14 @@ from rich.console import Console
 
 from movelist.core.errors import GameError
 from movelist.core.settings import TrainSettings
-from movelist.games.catalog import make_game
 from movelist.games.game import Game, game_name
 from movelist.learn.device import choose_device
 from movelist.play.arena import MatchResult
 from movelist.play.policy import NetPolicy
 from movelist.run.checkpoint import RunFolder, new_run_folder, quoted, read_settings
 from movelist.run.log import Log
-from movelist.run.training import Training, describe_update, greeting, model_shape, stop_on_signals
+from movelist.run.recorded import open_data
+from movelist.run.training import Training, check_start, describe_update, greeting, model_shape, stop_on_signals
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,12 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
         MovelistError: Settings, game, device or folder cannot be used; or a number went bad in training.
     """
     console = console or Console()
-    game = game or make_game(settings.game)
+    settings, game, data = open_data(settings, game)
     choose_device(settings.run.device)  # an impossible device is refused before any file is made
-    model_shape(settings, game)  # and so is an impossible network
+    check_start(settings, game, model_shape(settings, game))  # and so is an impossible network
     training = Training(settings, game, _folder(settings, game_name(game)))
+    if data:
+        training.train_from(data)
     if settings.run.resume:
         training.resume()
     _write_settings(training)
@@ -81,8 +84,10 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
     log = Log(training.folder.path, tensorboard=settings.run.tensorboard, console=console, after=after)
     with log:
         with stop_on_signals(log.say) as stop:
+            training.say, training.stop = log.say, stop
             log.say_all(greeting(training))
-            _loop(training, log, stop)
+            with closing(training.source):
+                _loop(training, log, stop)
             training.save()
         return _finish(training, log, interrupted=bool(stop))
 
@@ -111,7 +116,7 @@ def _loop(training: Training, log: Log, stop: list[int]) -> None:
             log.say_all(describe_update(training.settings.update, episodes))
         due = training.learner.num_updates % training.settings.run.save_every == 0
         last = training.progress >= 1.0 or bool(stop)
-        if due:
+        if due or training.watching:  # an engine that is watched plays with the newest policy
             training.save()
         if due and training.settings.run.eval_games:
             metrics |= training.quick_match()
@@ -158,7 +163,9 @@ def _next_steps(training: Training, interrupted: bool) -> list[str]:
         further["total_steps"] = 2 * training.counters.steps
     if run.max_seconds and training.counters.seconds >= run.max_seconds:
         further["max_seconds"] = 2 * math.ceil(training.counters.seconds)
-    if training.is_openspiel:
+    if training.recorded and training.progress >= 1.0:
+        further["data_passes"] = 2 * training.settings.recorded.data_passes
+    if training.is_openspiel or training.recorded:
         train_on = " ".join(["movelist train --resume", path, *(f"--{name} {goal}" for name, goal in further.items())])
         match = f"movelist match {path} --against random --num_games 10000"
     else:
@@ -167,6 +174,8 @@ def _next_steps(training: Training, interrupted: bool) -> list[str]:
         match = f"movelist.match({str(folder)!r}, game=..., num_games=10000) in Python"
     if interrupted:
         return [f"Stopped before the end. Go on: {train_on}"]
+    if training.recorded and not training.is_openspiel:  # nobody can play it here
+        return [f"Next: {train_on}"]
     return [f"Next: {match}", f"Or train on: {train_on}"]
 
 

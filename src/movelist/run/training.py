@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -20,12 +23,14 @@ from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.batch import rollout_bytes
 from movelist.learn.device import amp_dtype, choose_device, missing_cuda_advice, set_up
 from movelist.learn.learner import Learner, Prepared
+from movelist.learn.loss import imitation_loss, ppo_loss
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.learn.parallel import World
 from movelist.play import arena
 from movelist.play.policy import NetPolicy, RandomPolicy
 from movelist.play.selfplay import SelfPlay
 from movelist.run import checkpoint
+from movelist.run.recorded import OpenData, Recorded
 
 QUICK_MATCH_GAMES = 200  # for the win rate shown during training
 
@@ -50,10 +55,36 @@ class Training:
         torch.manual_seed(settings.run.seed)
         self.shape = model_shape(settings, game)
         self.net = PolicyValueNet(self.shape).to(device)
-        self.learner = Learner(self.net, settings.update, World(device), seed=settings.run.seed)
+        loss = imitation_loss if settings.recorded.imitate else ppo_loss
+        self.learner = Learner(self.net, settings.update, World(device), seed=settings.run.seed, loss=loss)
+        if (start := check_start(settings, game, self.shape)) is not None:
+            self.net.load_state_dict(start["learner"]["net"])
+            vars(self.learner.returns).update(start["learner"]["returns"])
+            self.learner.num_updates = start["learner"]["num_updates"]  # numbers of policies are not given twice
         self.source: Source = SelfPlay(game, settings.play, seed=settings.run.seed)
         self.counters = Counters()
         self.saved: tuple[int, Path] | None = None  # the update and the file of the last checkpoint
+        self.recorded: Recorded | None = None
+        self.stop: list[int] = []
+        self.say: Callable[[str], None] = print
+
+    def train_from(self, data: OpenData) -> None:
+        """Take recorded episodes in place of self-play."""
+        # Waiting is no training, so max_seconds bounds it by the clock.
+        deadline = time.monotonic() + (self.settings.run.max_seconds or math.inf)
+        self.recorded = Recorded(
+            data,
+            self.settings,
+            say=lambda text: self.say(text),
+            version=lambda: self.learner.num_updates,
+            keep_going=lambda: not self.stop,
+        )
+        self.source = self.recorded.source
+
+    @property
+    def watching(self) -> bool:
+        """Whether an engine is waiting for each new policy."""
+        return self.settings.recorded.watch
 
     @property
     def is_openspiel(self) -> bool:
@@ -66,13 +97,17 @@ class Training:
         goals = (
             (self.counters.steps, self.settings.run.total_steps),
             (self.counters.seconds, self.settings.run.max_seconds),
+            (self.recorded.source.done if self.recorded else 0.0, 1.0),
         )
         return min(1.0, max((done / goal for done, goal in goals if goal), default=0.0))
 
     def collect(self) -> Episodes:
         """Play the update's games with the present weights."""
         policy = NetPolicy(self.net, use_amp=self.settings.update.use_amp)
-        return self.source.collect(policy, self.settings.update.update_frequency)
+        episodes = self.source.collect(policy, self.settings.update.update_frequency)
+        if self.recorded:
+            self.recorded.look_at(episodes, policy)
+        return episodes
 
     def prepare(self, episodes: Episodes) -> Prepared:
         """Values, missing log-probs, advantages."""
@@ -104,6 +139,8 @@ class Training:
         )
         path = self.folder.save(self.learner.num_updates, state, keep=self.settings.run.keep_checkpoints)
         self.saved = (self.learner.num_updates, path)
+        if self.recorded and self.watching:
+            self.folder.write_json("used_files.json", self.recorded.used_up())
         return path
 
     def resume(self) -> None:
@@ -143,6 +180,8 @@ class Training:
         }
         for seat, mean in enumerate(episodes.return_EP.mean(axis=0)):
             metrics[f"charts/episodic_return_seat_{seat}"] = float(mean)
+        if self.recorded:
+            metrics |= self.recorded.metrics()
         if self.progress > 0:
             metrics["charts/seconds_left"] = self.counters.seconds * (1.0 / self.progress - 1.0)
         return metrics
@@ -152,16 +191,20 @@ def greeting(training: Training) -> list[str]:
     """What is said before the first update."""
     settings, device = training.settings, training.learner.world.device
     lines = [advice] if (advice := missing_cuda_advice()) else []
-    if training.is_openspiel:
+    if training.recorded:
+        lines += training.recorded.lines()
+    elif training.is_openspiel:
         lines.append(
-            f"No --data, so self-play on OpenSpiel's {settings.game}. Your own game: --data FOLDER (coming with the "
-            "recordings), or movelist.train(game=MyGame()) in Python."
+            f"No --data, so self-play on OpenSpiel's {settings.game}. Your own game: --data FOLDER with recordings of "
+            "it (docs/episode_format.md), or movelist.train(game=MyGame()) in Python."
         )
     else:
         lines.append(f"Self-play on {training.game_name}.")
     goals = []
     if settings.run.total_steps:
         goals.append(f"{settings.run.total_steps:,} steps (--total_steps)")
+    if training.recorded and not settings.recorded.watch:
+        goals.append(f"{settings.recorded.data_passes} passes over the data (--data_passes)")
     if settings.run.max_seconds:
         goals.append(f"{settings.run.max_seconds:,g} s (--max_seconds)")
     where = (
@@ -229,12 +272,26 @@ def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
             "--action_encoder table needs a game that tells its num_actions", got=game_name(game), do="Use bits."
         )
     return ModelShape(
-        state_size=state_size(game),
+        state_size=getattr(game, "state_size", None) or state_size(game),
         hidden_dim=settings.model.hidden_dim,
         action_hidden_dim=settings.model.action_hidden_dim or 0,
         action_encoder=encoder,
         num_actions=num_actions,
     )
+
+
+def check_start(settings: TrainSettings, game: Game, shape: ModelShape) -> dict[str, Any] | None:
+    """The checkpoint of --init_from, if a new run is to start from one.
+
+    Raises:
+        CheckpointError: It cannot be read, or is of another game or size.
+    """
+    path = settings.recorded.init_from
+    if path is None or settings.run.resume:
+        return None
+    state = checkpoint.load(path, device=choose_device(settings.run.device))
+    checkpoint.check_fits(state, path, game=game_name(game), **asdict(shape))
+    return state
 
 
 @contextmanager

@@ -1,0 +1,204 @@
+"""`.jsonl` and `.jsonl.gz`: one episode a line, read in pieces of constant memory, written line by line."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from movelist.core.errors import DataError
+from movelist.data.record_format import FORMAT, Header, Record, Widths, check_header, line_crc
+from movelist.data.record_json import arrays, record_of, stack
+from movelist.data.record_lines import MAX_LINE_BYTES, Bad, explained, lines
+from movelist.data.record_rules import Columns, Position, Problem
+
+Report = Callable[[Problem], None]
+_PIECE_STEPS = 4096
+
+
+def read_jsonl(path: Path, start: Position, expected: Widths | None, report: Report) -> Iterator[Columns]:
+    """Read a file's episodes, unchecked but of one width, some thousand steps at a time.
+
+    Args:
+        path: The file.
+        start: Where to begin; `Position()` is the beginning.
+        expected: Widths of the run; None takes the file's own.
+        report: Told of each record that cannot be read.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    reader = _Reader(str(path), expected, report)
+    records: list[tuple[Record, dict[str, Any]]] = []
+    num_steps, ordinal, number, first = 0, start.ordinal, max(1, start.line), start.offset == 0
+    if start.offset:
+        reader.header_of(path)
+    for line, end, whole in reader.lines(path, start.offset):
+        place = {"line": number, "end": end, "ordinal": ordinal}
+        reader.last_line = number
+        kind = reader.kind(line, whole, first, place)
+        number, first = number + 1, False
+        if kind == "record" and (record := reader.decode(line, whole, place)) is not None:
+            records.append((record, place))
+            num_steps += len(record.steps)
+        ordinal += kind == "record" and whole
+        if num_steps >= _PIECE_STEPS:
+            yield from reader.columns(records)
+            records, num_steps = [], 0
+    yield from reader.columns(records)
+
+
+class _Reader:
+    """Turns the lines of one file into columns; knows the file's widths once it has seen a record."""
+
+    def __init__(self, file: str, expected: Widths | None, report: Report) -> None:
+        self.file, self.widths, self.report = file, expected, report
+        self.shape: tuple[int, ...] | None = expected.state_shape if expected else None
+        self.dtype = expected.state_dtype if expected else "float32"
+        self.decoder = msgspec.json.Decoder(Record)
+        self.last_line = 0
+
+    def lines(self, path: Path, start: int) -> Iterator[tuple[bytes, int, bool]]:
+        """The file's lines; damage of a compressed file is told, and ends it."""
+        try:
+            yield from lines(path, start)
+        except Bad as bad:
+            self._tell(bad, {"line": self.last_line + 1})
+
+    def header_of(self, path: Path) -> None:
+        """Read the header of a file that is taken up in the middle."""
+        for line, _, whole in self.lines(path, 0):
+            self.kind(line, whole, True, {"line": 1})
+            return
+
+    def kind(self, line: bytes, whole: bool, first: bool, place: dict[str, Any]) -> str:
+        """ "blank", "header" or "record"; a header is taken in."""
+        if not line.strip():
+            return "blank"
+        if not whole or b'"state_shape"' not in line[:200]:
+            return "record"
+        try:
+            header = msgspec.json.decode(line, type=Header)
+            shape, dtype = check_header(header, f"{self.file}, line {place['line']}")
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return "record"  # which it is not either, and decode says what is wrong with it
+        except DataError as error:
+            self._tell(Bad("header", error.what, got=error.got, expected=error.expected, field="format"), place)
+            return "header"
+        known = (shape, dtype) == (self.shape, self.dtype)
+        if not known and (self.widths is not None or not first):
+            text = f"{self.shape} {self.dtype}"
+            self._tell(Bad("header", "a header differs", got=f"{shape} {dtype}", expected=text, field="state"), place)
+        elif not known:
+            self.shape, self.dtype = shape, dtype
+        return "header"
+
+    def decode(self, line: bytes, whole: bool, place: dict[str, Any]) -> Record | None:
+        """One line as a record; a problem is told, and an unfinished last line is a note."""
+        try:
+            if len(line) > MAX_LINE_BYTES:
+                what = f"a line is longer than {MAX_LINE_BYTES >> 20} MB"
+                raise Bad("long line", what, do="Write one episode a line, and truncate endless ones.")
+            try:
+                record = self.decoder.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                if not whole:
+                    raise Bad("unfinished", "the last record is not finished; it is read once it is", harmless=True,
+                               ordinal=-1) from None  # fmt: skip
+                raise explained(line, error, self.decoder) from None
+            crc = line_crc(line)
+            if record.crc32 is not UNSET and (crc is None or crc[0] != crc[1]):
+                got = "none that can be read" if crc is None else f"{crc[1]:08x}"
+                raise Bad("checksum", "the line is damaged", got=got, expected=record.crc32, field="crc32",
+                           do="Copy the file anew from where it was written.")  # fmt: skip
+            if record.format != FORMAT:
+                raise Bad("format", "this is another format", got=repr(record.format), expected=FORMAT, field="format")
+        except Bad as bad:
+            self._tell(bad, place)
+            return None
+        return record
+
+    def columns(self, records: Sequence[tuple[Record, dict[str, Any]]]) -> Iterator[Columns]:
+        """The records as one piece; those of other widths are told and left out."""
+        parts = []
+        for record, place in records:
+            try:
+                parts.append((arrays(record, self._fit(record)), place))
+            except Bad as bad:
+                self._tell(bad, place)
+        if parts and self.widths:
+            yield stack(parts, self.widths)
+
+    def _fit(self, record: Record) -> Widths:
+        """The file's widths, from the first record with a step; refuses a record of others."""
+        steps = record.steps
+        first = steps[0] if steps else None
+        shape = self.shape or ((len(first.state),) if first and first.state else None)
+        if self.widths is None:
+            if not record.players or shape is None or first is None:
+                raise _no_width(record)
+            features = first.action_features
+            self.widths = Widths(
+                record.game,
+                len(record.players),
+                shape,
+                self.dtype,
+                0 if first.critic_state is UNSET else len(first.critic_state),
+                0 if features is UNSET or not features else len(features[0]),
+            )
+        for field, got, expected in (
+            ("game", record.game, self.widths.game),
+            ("players", len(record.players), self.widths.num_players),
+        ):
+            if got != expected:
+                raise Bad("width", "an episode is of another kind than its file or the run", field=field, got=got,
+                           expected=expected, do="Record different games into different files.")  # fmt: skip
+        return self.widths
+
+    def _tell(self, bad: Bad, place: dict[str, Any]) -> None:
+        facts = {"ordinal": place.get("ordinal", -1), **bad.facts}
+        self.report(Problem(file=self.file, place=f"line {place['line']}", **facts))
+
+
+def _no_width(record: Record) -> Bad:
+    if not record.steps:
+        return Bad("no step", "an episode has no step", field="steps", harmless=True)
+    return Bad("width", "an episode has no players or no state", field="players" if not record.players else "state")
+
+
+class JsonlWriter:
+    """Writes episodes line by line, each with its checksum.
+
+    Args:
+        path: Ends in .jsonl or .jsonl.gz; added to if it is there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        begun = path.exists() and path.stat().st_size > 0
+        self._file: Any = (gzip.open if path.suffix == ".gz" else open)(path, "ab")
+        self._needs_header = not begun
+
+    def write(self, columns: Columns) -> None:
+        """Add these episodes."""
+        if self._needs_header:
+            widths = columns.widths
+            header = {"format": FORMAT, "state_shape": widths.state_shape, "state_dtype": widths.state_dtype}
+            self._file.write(_sealed(msgspec.json.encode(header)))
+            self._needs_header = False
+        for episode in range(len(columns)):
+            self._file.write(_sealed(msgspec.json.encode(record_of(columns, episode))))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._file.close()
+
+
+def _sealed(body: bytes) -> bytes:
+    """A line with its checksum."""
+    return body[:-1] + b',"crc32":"%08x"}\n' % zlib.crc32(body[:-1])

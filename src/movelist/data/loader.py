@@ -1,0 +1,324 @@
+"""A Source that trains from recordings or a store: a thread reads ahead while the device computes.
+
+A stream says which episodes come next, and where it stands after each rollout; the thread keeps two ready. What
+a checkpoint holds is where the last rollout that was handed out ended, however far the thread has read.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from movelist.core.errors import DataError
+from movelist.data import recordings
+from movelist.data.episode import OTHER, POLICY, Episodes
+from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
+from movelist.data.record_rules import NO_VERSION, Position, Problem
+from movelist.data.store import Store, Stored, join_stored, stored
+
+Array = NDArray[Any]
+AHEAD = 2  # rollouts kept ready
+BLOCK_ROLLOUTS, BLOCK_BYTES = 4, 128 << 20  # recordings are shuffled within blocks of this many rollouts, or this size
+State = dict[str, Any]
+
+
+class Stream(Protocol):
+    """Which episodes come next."""
+
+    widths: Widths
+
+    def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
+        """Rollouts of at most `num_episodes`, each with where the stream stands after it; None while it has to wait."""
+
+    def done(self, state: State) -> float:
+        """Share of all that there is, 0 to 1; 0 where nobody knows."""
+
+
+def even_parts(num_episodes: int, largest: int) -> list[Array]:
+    """Numbers 0 to num_episodes - 1, cut into as few parts as `largest` allows, as equal as can be."""
+    return np.array_split(np.arange(num_episodes), max(1, -(-num_episodes // largest)))
+
+
+class StoreStream:
+    """All episodes of a store in a random order, another one each pass.
+
+    Args:
+        store: The store.
+        passes: How many times.
+        seed: Of the order.
+    """
+
+    def __init__(self, store: Store, *, passes: int, seed: int) -> None:
+        self.store, self.passes, self.seed, self.widths = store, passes, seed, store.widths
+
+    def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
+        """See `Stream`."""
+        first = state.get("part", 0)
+        for number in range(state.get("pass", 0), self.passes):
+            order = np.random.default_rng([self.seed, number]).permutation(len(self.store))
+            parts = even_parts(len(order), num_episodes)
+            for part in range(first, len(parts)):
+                share = (number + (part + 1) / len(parts)) / self.passes
+                yield self.store.take(order[parts[part]]), {"pass": number, "part": part + 1, "done": share}
+            first = 0
+
+    def done(self, state: State) -> float:
+        """See `Stream`."""
+        return float(state.get("done", 0.0))
+
+
+class RecordingStream:
+    """The episodes of recordings, file after file, shuffled within blocks.
+
+    Args:
+        files: In the order to be read.
+        passes: How many times.
+        seed: Of the order within blocks.
+        keep_forced: Keep turns with one legal action.
+        report: Told of each problem, in the first pass.
+
+    Raises:
+        DataError: No episode can be used.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        *,
+        passes: int,
+        seed: int,
+        keep_forced: bool,
+        report: Callable[[Problem], None] | None = None,
+    ) -> None:
+        self.files, self.passes, self.seed, self.keep_forced, self.report = files, passes, seed, keep_forced, report
+        self.widths = first_widths(files)
+
+    def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
+        """See `Stream`."""
+        first = state.get("part", 0)
+        for number in range(state.get("pass", 0), self.passes):
+            for block, start in self._blocks(state, number, num_episodes):
+                rng = np.random.default_rng([self.seed, number, start["block"]])
+                order = rng.permutation(len(block))
+                parts = even_parts(len(block), num_episodes)
+                for part in range(first, len(parts)):
+                    yield block.take(order[parts[part]]), {**start, "pass": number, "part": part + 1}
+                first = 0
+            state = {}
+
+    def _blocks(self, state: State, number: int, num_episodes: int) -> Iterator[tuple[Stored, State]]:
+        """Blocks of one pass, each with where it starts."""
+        start = {"file": 0, "position": asdict(Position()), "block": 0, **state}
+        report = self.report if number == 0 else None
+        parts: list[Stored] = []
+        count = size = 0
+        for file in range(start["file"], len(self.files)):
+            position = Position(**start["position"]) if file == start["file"] else Position()
+            for columns in recordings.read(self.files[file], start=position, expected=self.widths, report=report):
+                ready, taken = stored(columns, keep_forced=self.keep_forced), 0
+                while taken < len(ready):
+                    part = ready.take(np.arange(taken, min(len(ready), taken + num_episodes * BLOCK_ROLLOUTS - count)))
+                    parts.append(part)
+                    taken, count = taken + len(part), count + len(part)
+                    size += part.episodes.state_NS.nbytes
+                    if count >= BLOCK_ROLLOUTS * num_episodes or (size >= BLOCK_BYTES and count >= num_episodes):
+                        yield join_stored(parts), start
+                        place = {"file": file, "position": asdict(columns.position(taken - 1))}
+                        start = {**place, "block": start["block"] + 1}
+                        parts, count, size = [], 0, 0
+        if parts:
+            yield join_stored(parts), start
+
+    def done(self, state: State) -> float:
+        """See `Stream`; by files, since nobody has counted their episodes."""
+        share = (state.get("pass", 0) + state.get("file", 0) / len(self.files)) / self.passes
+        return float(min(share, 0.999))
+
+
+def first_widths(files: Sequence[Path]) -> Widths:
+    """The widths of the first episode that can be used.
+
+    Raises:
+        DataError: None can; names the first problem.
+    """
+    problems: list[Problem] = []
+    for file in files:
+        for columns in recordings.read(file, report=problems.append):
+            return columns.widths
+    first = f", the first problem: {problems[0]}" if problems else ""
+    raise DataError(f"nothing in the recordings can be used{first}", where=", ".join(map(str, files[:3])),
+                    do=f"See movelist check {files[0]}")  # fmt: skip
+
+
+@dataclass
+class RecordedSource:
+    """Episodes from a stream, as a Source.
+
+    Attributes:
+        stream: Which episodes come next.
+        learn_from: The controllers whose steps are trained on.
+        max_lag: Seats of a policy older than this many updates are not trained on; None never minds.
+        version: The present policy's number.
+        keep_going: Asked while waiting; once it says no, nothing more is handed out.
+        say: Told what a person should know.
+        last: The last rollout.
+        metrics: Numbers of the last rollout, by their tags.
+    """
+
+    stream: Stream
+    learn_from: frozenset[int] = frozenset({POLICY})
+    max_lag: int | None = None
+    version: Callable[[], int] = lambda: 0
+    keep_going: Callable[[], bool] = lambda: True
+    say: Callable[[str], None] = lambda _: None
+    last: Stored | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    _state: State = field(default_factory=dict)
+    _ready: queue.Queue[Any] = field(default_factory=queue.Queue)
+    _thread: threading.Thread | None = None
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _said: set[str] = field(default_factory=set)
+
+    def collect(self, policy: Any, num_episodes: int) -> Episodes:
+        """The next episodes; see `data.episode.Source`. The policy is not asked: they are played already."""
+        self._start(num_episodes)
+        waited = 0.0
+        while True:
+            started = time.perf_counter()
+            rollout = self._next()
+            waited += time.perf_counter() - started
+            if rollout is None:
+                return nothing(self.stream.widths)
+            episodes, self.metrics = self._chosen(rollout)
+            self.last = rollout
+            self.metrics["data/wait_seconds"] = waited
+            if (learnable := episodes.learnable()).num_steps:
+                return learnable
+            self._refuse_if_nobody(rollout)
+
+    @property
+    def done(self) -> float:
+        """Share of the data that is used, 0 to 1."""
+        return self.stream.done(self._state)
+
+    def state_dict(self) -> State:
+        """Where the last rollout handed out ended."""
+        return dict(self._state)
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from there."""
+        self.close()
+        self._state = dict(state)
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, self._stop = None, threading.Event()
+
+    def _start(self, num_episodes: int) -> None:
+        if self._thread is None:
+            self._ready = queue.Queue(AHEAD)
+            arguments = (self.stream, self._state, num_episodes, self._ready, self._stop)
+            self._thread = threading.Thread(target=_read_ahead, args=arguments, daemon=True, name="movelist-loader")
+            self._thread.start()
+
+    def _next(self) -> Stored | None:
+        """The next rollout; None once there is none, or nobody wants to wait for it."""
+        while True:
+            try:
+                item = self._ready.get(timeout=0.2)
+            except queue.Empty:
+                if not self.keep_going():
+                    return None
+                continue
+            if isinstance(item, BaseException):
+                self.close()
+                raise item
+            if item is None:
+                self.close()
+                return None
+            rollout, self._state = item
+            return rollout  # type: ignore[no-any-return]
+
+    def _chosen(self, rollout: Stored) -> tuple[Episodes, dict[str, float]]:
+        """Mark the seats to be trained on as POLICY and the others as OTHER; and what is to be said about them."""
+        episodes, version_EP = rollout.episodes, rollout.version_EP
+        mine_EP = np.isin(episodes.controller_EP, sorted(self.learn_from))
+        known_EP = mine_EP & (version_EP != NO_VERSION)
+        lag_EP = np.maximum(0, self.version() - version_EP)
+        old_EP = known_EP & (lag_EP > self.max_lag) if self.max_lag is not None else np.zeros_like(mine_EP)
+        mine_EP &= ~old_EP
+        seat = (episodes.episode_N, episodes.player_N)
+        missing = float(np.isnan(episodes.log_prob_N[mine_EP[seat]]).mean()) if mine_EP[seat].any() else 0.0
+        metrics = {"data/too_old_seats": float(old_EP.sum()), "data/missing_log_prob_share": missing}
+        if known_EP.any():
+            metrics["data/policy_lag"] = float(lag_EP[known_EP].mean())
+        controller_EP = np.where(mine_EP, POLICY, OTHER).astype(np.int8)
+        return replace(episodes, controller_EP=controller_EP), metrics
+
+    def _refuse_if_nobody(self, rollout: Stored) -> None:
+        there = set(np.unique(rollout.episodes.controller_EP).tolist())
+        if not there & self.learn_from:
+            wanted = " or ".join(CONTROLLER_NAMES[number] for number in sorted(self.learn_from))
+            found = " and ".join(CONTROLLER_NAMES[number] for number in sorted(there))
+            raise DataError("no step of these episodes can be trained on", got=f"seats moved by {found}",
+                            expected=f"some moved by {wanted}",
+                            do="Say --learn_from all, or --imitate for games of people.")  # fmt: skip
+        if "old" not in self._said:
+            self._said.add("old")
+            self.say(f"Episodes are left out: their policies are more than {self.max_lag} updates old "
+                     "(--max_policy_lag).")  # fmt: skip
+
+
+def _read_ahead(
+    stream: Stream, state: State, num_episodes: int, ready: queue.Queue[Any], stop: threading.Event
+) -> None:
+    """The thread: fill the queue until the stream ends or `stop` is set; an error is handed over, not printed."""
+
+    def put(item: Any) -> None:
+        while not stop.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    try:
+        for rollout, after in stream.rollouts(state, num_episodes):
+            if stop.is_set():
+                return
+            if rollout is None:
+                stop.wait(0.5)
+            else:
+                put((rollout, after))
+        put(None)
+    except BaseException as error:
+        put(error)
+
+
+def nothing(widths: Widths) -> Episodes:
+    """No episodes, which is how a Source says that there are no more."""
+    none = np.zeros(0, np.int64)
+    return Episodes(
+        state_NS=np.zeros((0, widths.state_size), DTYPES[widths.state_dtype]),
+        player_N=none,
+        action_offsets=np.zeros(1, np.int64),
+        action_id_A=none,
+        chosen_N=none,
+        log_prob_N=none.astype(np.float32),
+        reward_N=none.astype(np.float64),
+        episode_offsets=np.zeros(1, np.int64),
+        return_EP=np.zeros((0, widths.num_players)),
+        truncated_E=none.astype(bool),
+        controller_EP=np.zeros((0, widths.num_players), np.int8),
+    )

@@ -1,0 +1,122 @@
+"""Recordings: episodes in files, `.jsonl`, `.jsonl.gz` or `.arrows`; read, checked and written in constant memory.
+
+    for columns in read(path):          # checked; what is bad is reported and left out
+        episodes = columns.episodes()   # rewards credited, forced turns dropped
+
+An episode's identity is its file and its number in it, from 0, bad ones counted too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from movelist.core.errors import DataError
+from movelist.data.arrow_writer import ArrowsWriter
+from movelist.data.arrows import read_arrows
+from movelist.data.jsonl import JsonlWriter, read_jsonl
+from movelist.data.record_format import Widths
+from movelist.data.record_rules import Columns, Position, Problem, keep_good
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".arrows")
+Report = Callable[[Problem], None]
+
+
+class Writer(Protocol):
+    """Adds episodes to a file."""
+
+    def write(self, columns: Columns) -> None:
+        """Add these episodes."""
+
+    def close(self) -> None:
+        """Finish the file."""
+
+
+def is_recording(path: Path) -> bool:
+    """Whether the file's name is one of a recording."""
+    return path.name.lower().endswith(SUFFIXES)
+
+
+def find(paths: Sequence[Path]) -> list[Path]:
+    """The recordings among files and in folders (also in folders inside), sorted by name.
+
+    Raises:
+        DataError: A path is not there or is no recording, or there is none at all.
+    """
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            files += sorted(file for file in path.rglob("*") if file.is_file() and is_recording(file))
+        elif not path.exists():
+            raise DataError("there is no such file or folder", got=str(path))
+        elif not is_recording(path):
+            raise DataError(
+                "this is no recording", got=str(path), expected=f"a name that ends in {', '.join(SUFFIXES)}"
+            )
+        else:
+            files.append(path)
+    if not files:
+        raise DataError(
+            "there is no recording", where=", ".join(map(str, paths)), expected=f"files {', '.join(SUFFIXES)}"
+        )
+    return files
+
+
+def read(
+    path: Path,
+    *,
+    start: Position | None = None,
+    expected: Widths | None = None,
+    report: Report | None = None,
+    strict: bool = False,
+) -> Iterator[Columns]:
+    """Read and check a recording, some thousand steps at a time.
+
+    Args:
+        path: The file.
+        start: Where to begin; None is the beginning.
+        expected: Widths of the run; None takes those of the file's first episode.
+        report: Told of each problem; None is told nothing.
+        strict: Raise at the first problem that is not harmless.
+
+    Yields:
+        The good episodes, as they stand in the file.
+
+    Raises:
+        DataError: With `strict`; or the file cannot be read at all.
+    """
+    found: list[Problem] = []
+    reader = read_arrows if path.name.lower().endswith(".arrows") else read_jsonl
+    unit = "row" if reader is read_arrows else "line"
+    try:
+        for columns in reader(path, start or Position(), expected, found.append):
+            good, problems = keep_good(columns, str(path), unit)
+            _tell([*found, *problems], report, strict)
+            found.clear()
+            if len(good):
+                yield good
+    except OSError as error:
+        what = "a recording cannot be read"
+        raise DataError(what, got=error.strerror or error, where=str(path), do="Is it open elsewhere?") from None
+    _tell(found, report, strict)
+
+
+def _tell(problems: Sequence[Problem], report: Report | None, strict: bool) -> None:
+    for problem in problems:
+        if strict and not problem.harmless:
+            raise problem.error()
+        if report is not None:
+            report(problem)
+
+
+def writer(path: Path) -> Writer:
+    """A writer for the format that the file's name says; it adds to a file that is there.
+
+    Raises:
+        DataError: The name says none.
+    """
+    if not is_recording(path):
+        raise DataError("no format has this name", got=str(path), expected=f"a name that ends in {', '.join(SUFFIXES)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return ArrowsWriter(path) if path.name.lower().endswith(".arrows") else JsonlWriter(path)

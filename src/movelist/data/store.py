@@ -1,0 +1,326 @@
+"""The store: recordings turned once into shards of ready tensors, checked, memory-mapped, added to at will.
+
+    STORE/manifest.json             what is in it: settings, and each shard's size and checksum
+    STORE/shard-000000.safetensors  the columns of Episodes for some thousand episodes
+
+Shards are written whole and never changed, and the manifest, also written whole, comes last: whoever stops in between
+leaves the store as it was. Rewards are credited and forced turns dropped already, so reading is a copy.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from movelist.core.errors import DataError
+from movelist.data.episode import Episodes, concatenate, offsets_of
+from movelist.data.record_format import DTYPES, Widths
+from movelist.data.record_rules import Columns
+from movelist.data.whole_file import write_whole
+
+Array = NDArray[Any]
+FORMAT = "movelist-store/1"
+MANIFEST = "manifest.json"
+SHARD_BYTES = 64 << 20
+TOUCHED_BYTES = 256 << 20  # of mapped pages, after which they are given back: they count as this process's memory
+_DTYPES = {
+    "I64": np.int64,
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "U8": np.uint8,
+    "I8": np.int8,
+    "BOOL": np.bool_,
+}
+_COLUMNS = ("state_NS", "player_N", "action_offsets", "action_id_A", "chosen_N", "log_prob_N", "reward_N")
+_ROWS = ("episode_offsets", "return_EP", "truncated_E", "controller_EP", "final_state_EPS")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Episodes ready for training, with what training needs to know beside them.
+
+    Attributes:
+        episodes: Credited.
+        version_EP: int64 [E, P], policy versions; NO_VERSION without.
+        turns_E: int64 [E], turns played, forced ones too.
+    """
+
+    episodes: Episodes
+    version_EP: Array
+    turns_E: Array
+
+    def take(self, index_E: Array) -> Stored:
+        """Some of the episodes."""
+        turns_E = self.turns_E[index_E]
+        episodes = replace(self.episodes.take(index_E), num_turns=int(turns_E.sum()))
+        return Stored(episodes, self.version_EP[index_E], turns_E)
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+
+def stored(columns: Columns, *, keep_forced: bool) -> Stored:
+    """Recorded episodes, made ready."""
+    turns_E = np.diff(columns.raw.episode_offsets)
+    return Stored(columns.episodes(keep_forced=keep_forced), columns.version_EP, turns_E)
+
+
+def join_stored(parts: Sequence[Stored]) -> Stored:
+    """Several as one, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    episodes = concatenate([part.episodes for part in parts])
+    versions = np.concatenate([part.version_EP for part in parts])
+    return Stored(episodes, versions, np.concatenate([part.turns_E for part in parts]))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What the manifest says of a shard."""
+
+    file: str
+    num_bytes: int
+    crc32: str
+    episodes: int
+    steps: int
+    actions: int
+
+
+def is_store(path: Path) -> bool:
+    """Whether a folder is a store."""
+    return (path / MANIFEST).is_file()
+
+
+class Store:
+    """A store to read from.
+
+    Args:
+        path: Its folder.
+
+    Raises:
+        DataError: It is no store, or a shard is missing or has another size; names the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        manifest = _read_manifest(path)
+        self.keep_forced: bool = manifest["settings"]["keep_forced"]
+        self.widths = _widths(manifest["settings"])
+        self.shards = [Shard(**shard) for shard in manifest["shards"]]
+        self.offsets_S = offsets_of(np.array([shard.episodes for shard in self.shards], np.int64))
+        self._mapped: dict[int, tuple[Stored, mmap.mmap]] = {}
+        self._touched = 0
+        for shard in self.shards:
+            file = path / shard.file
+            size = file.stat().st_size if file.is_file() else -1
+            if size != shard.num_bytes:
+                got = "no such file" if size < 0 else f"{size} bytes"
+                _damaged(file, got, f"{shard.num_bytes} bytes")
+
+    def __len__(self) -> int:
+        return int(self.offsets_S[-1])
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all episodes."""
+        return sum(shard.steps for shard in self.shards)
+
+    def take(self, index_E: Array) -> Stored:
+        """Some episodes by their numbers in the store; shard by shard, so their order may change.
+
+        Raises:
+            DataError: A shard is damaged; names it.
+        """
+        shard_E = np.searchsorted(self.offsets_S, index_E, side="right") - 1
+        parts = [
+            self.shard(int(shard)).take(index_E[shard_E == shard] - self.offsets_S[shard])
+            for shard in np.unique(shard_E)
+        ]
+        if len({part.episodes.state_NS.dtype for part in parts}) > 1:
+            parts = [_widened(part, DTYPES[self.widths.state_dtype]) for part in parts]
+        taken = join_stored(parts)
+        self._give_back(taken.episodes.state_NS.nbytes)
+        return taken
+
+    def shard(self, number: int) -> Stored:
+        """A shard, memory-mapped; its checksum is held the first time."""
+        if number not in self._mapped:
+            self._mapped[number] = self._map(self.shards[number])
+        return self._mapped[number][0]
+
+    def close(self) -> None:
+        """Give back the mapped files."""
+        self._mapped.clear()
+
+    def _map(self, shard: Shard) -> tuple[Stored, mmap.mmap]:
+        file = self.path / shard.file
+        crc = 0
+        with file.open("rb") as opened:
+            while piece := opened.read(1 << 20):
+                crc = zlib.crc32(piece, crc)
+            if f"{crc:08x}" != shard.crc32:
+                _damaged(file, f"checksum {crc:08x}", shard.crc32)
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        tensors = _views(mapped)
+        episodes = Episodes(**{name: tensors.get(name) for name in (*_COLUMNS, *_ROWS)})  # type: ignore[arg-type]
+        return Stored(episodes, tensors["version_EP"], tensors["turns_E"]), mapped
+
+    def _give_back(self, num_bytes: int) -> None:
+        self._touched += num_bytes
+        if self._touched > TOUCHED_BYTES and hasattr(mmap, "MADV_DONTNEED"):
+            for _, mapped in self._mapped.values():
+                mapped.madvise(mmap.MADV_DONTNEED)
+            self._touched = 0
+
+
+def _views(mapped: mmap.mmap) -> dict[str, Array]:
+    """The tensors of a safetensors file as views: 8 bytes of length, a JSON header, then the bytes."""
+    length = int.from_bytes(mapped[:8], "little")
+    header: dict[str, Any] = json.loads(mapped[8 : 8 + length])
+    views = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            dtype, (start, _) = np.dtype(_DTYPES[entry["dtype"]]), entry["data_offsets"]
+            count = int(np.prod(entry["shape"]))
+            views[name] = np.frombuffer(mapped, dtype, count, 8 + length + start).reshape(entry["shape"])
+    return views
+
+
+def _widened(part: Stored, dtype: Any) -> Stored:
+    """The states in the dtype that they were recorded in."""
+    episodes, final = part.episodes, part.episodes.final_state_EPS
+    final = None if final is None else final.astype(dtype)
+    return replace(part, episodes=replace(episodes, state_NS=episodes.state_NS.astype(dtype), final_state_EPS=final))
+
+
+class StoreWriter:
+    """Makes a store, or adds to one; nothing of it shows before `commit`.
+
+    Args:
+        path: Its folder.
+        keep_forced: Keep turns with one legal action.
+
+    Raises:
+        DataError: The folder holds something else, or a store with another setting.
+    """
+
+    def __init__(self, path: Path, *, keep_forced: bool = False) -> None:
+        self.path, self.keep_forced = path, keep_forced
+        self.widths: Widths | None = None
+        self.shards: list[Shard] = []
+        self.sources: list[dict[str, Any]] = []
+        if is_store(path):
+            manifest = _read_manifest(path)
+            self.widths = _widths(manifest["settings"])
+            self.shards = [Shard(**shard) for shard in manifest["shards"]]
+            self.sources = manifest["sources"]
+            if manifest["settings"]["keep_forced"] != keep_forced:
+                raise DataError("the store was made with another setting", where=str(path),
+                                got=f"keep_forced {keep_forced}",
+                                expected=manifest["settings"]["keep_forced"], do="Make another store.")  # fmt: skip
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise DataError("this is no store, and not empty", got=str(path), do="Choose another with --out.")
+        path.mkdir(parents=True, exist_ok=True)
+        self._parts: list[Stored] = []
+        self._bytes = 0
+
+    def begin(self, file: Path) -> None:
+        """Note that a recording's episodes follow.
+
+        Raises:
+            DataError: They are in the store already.
+        """
+        source = {"file": file.name, "num_bytes": file.stat().st_size}
+        if source in self.sources:
+            raise DataError("the recording is in the store already", got=str(file), where=str(self.path),
+                            do="Give only new ones.")  # fmt: skip
+        self.sources.append(source)
+
+    def add(self, columns: Columns) -> None:
+        """Add checked episodes."""
+        self.widths = self.widths or replace(columns.widths, critic_size=0, feature_size=0)
+        part = stored(columns, keep_forced=self.keep_forced)
+        self._parts.append(part)
+        self._bytes += part.episodes.state_NS.nbytes + part.episodes.action_id_A.nbytes
+        if self._bytes >= SHARD_BYTES:
+            self._flush()
+
+    def commit(self) -> int:
+        """Let what was added appear; returns the number of episodes in the store.
+
+        Raises:
+            DataError: There is nothing to keep.
+        """
+        if self._parts:
+            self._flush()
+        if self.widths is None:
+            raise DataError("no episode can be used, so there is no store to make", where=str(self.path))
+        settings = asdict(self.widths) | {"keep_forced": self.keep_forced}
+        manifest = {"format": FORMAT, "settings": settings, "sources": self.sources}
+        manifest["shards"] = [asdict(shard) for shard in self.shards]
+        text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+        write_whole(self.path / MANIFEST, lambda file: file.write(text.encode("utf-8")))
+        return sum(shard.episodes for shard in self.shards)
+
+    def _flush(self) -> None:
+        from safetensors.numpy import save
+
+        part = join_stored(self._parts)
+        episodes = part.episodes
+        tensors = {name: getattr(episodes, name) for name in (*_COLUMNS, *_ROWS)}
+        if _fits_uint8(episodes.state_NS) and _fits_uint8(episodes.final_state_EPS):
+            # A quarter of the bytes to keep, read and send to a device, which casts them back: the same numbers.
+            for name in ("state_NS", "final_state_EPS"):
+                tensors[name] = None if tensors[name] is None else tensors[name].astype(np.uint8)
+        tensors |= {"version_EP": part.version_EP, "turns_E": part.turns_E}
+        kept = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items() if tensor is not None}
+        content = save(kept)
+        name = f"shard-{len(self.shards):06d}.safetensors"  # one that a killed append left is written over
+        write_whole(self.path / name, lambda file: file.write(content))
+        crc = f"{zlib.crc32(content):08x}"
+        self.shards.append(Shard(name, len(content), crc, len(episodes), episodes.num_steps, episodes.num_actions))
+        self._parts, self._bytes = [], 0
+
+
+def _fits_uint8(states: Array | None) -> bool:
+    """Whether the numbers are whole and 0 to 255, as cards and boards are."""
+    if states is None:
+        return True
+    with np.errstate(invalid="ignore"):
+        return bool((states.astype(np.uint8) == states).all())
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    file = path / MANIFEST
+    if not file.is_file():
+        raise DataError("this is no store", got=str(path), expected=f"a folder with {MANIFEST}")
+    try:
+        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise DataError("the store has another format", got=manifest["format"], expected=FORMAT, where=str(file),
+                            do="Convert the recordings anew.")  # fmt: skip
+        _ = [Shard(**shard) for shard in manifest["shards"]], _widths(manifest["settings"]), manifest["sources"]
+        return manifest
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError("the manifest of a store cannot be read", got=error, where=str(file)) from None
+
+
+def _widths(settings: dict[str, Any]) -> Widths:
+    plain = {name: value for name, value in settings.items() if name != "keep_forced"}
+    if plain["state_dtype"] not in DTYPES:
+        raise ValueError(plain["state_dtype"])
+    return Widths(**plain | {"state_shape": tuple(plain["state_shape"])})
+
+
+def _damaged(file: Path, got: str, expected: str) -> None:
+    raise DataError("a shard of the store is damaged", got=got, expected=expected, where=str(file),
+                    do="Convert the recordings anew, or copy the shard from a backup.")  # fmt: skip

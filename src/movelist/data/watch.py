@@ -1,0 +1,137 @@
+"""A folder that an engine writes to: new and growing files are picked up, each episode once, across restarts too."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from movelist.core.errors import DataError
+from movelist.data import recordings
+from movelist.data.loader import State
+from movelist.data.record_format import Widths
+from movelist.data.record_rules import Columns, Position, Problem
+from movelist.data.store import Stored, join_stored, stored
+
+FINGERPRINT_BYTES = 4096
+
+
+class WatchStream:
+    """The episodes of a folder as they come, oldest file first; waits when there are not enough.
+
+    A file is known by its name and its first bytes: one that was deleted and written anew is read anew. One that cannot
+    be opened, because its writer holds it, is tried again at the next look.
+
+    Args:
+        folder: Watched, with the folders in it.
+        keep_forced: Keep turns with one legal action.
+        widths: Of the run.
+        report: Told of each problem once.
+    """
+
+    def __init__(
+        self, folder: Path, *, keep_forced: bool, widths: Widths, report: Callable[[Problem], None] | None = None
+    ) -> None:
+        self.folder, self.keep_forced, self.widths = folder, keep_forced, widths
+        self._report, self._told = report, set[tuple[str, str, str]]()
+        self._used: set[tuple[str, int | None]] = set()  # name and size of files that were found used up
+
+    def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
+        """See `loader.Stream`."""
+        files: dict[str, dict[str, Any]] = {name: dict(entry) for name, entry in state.get("files", {}).items()}
+        parts: list[Stored] = []
+        count = 0
+        while True:
+            found = False
+            for path, columns in self._new(files):
+                found, taken = True, 0
+                ready = stored(columns, keep_forced=self.keep_forced)
+                while taken < len(ready):
+                    part = ready.take(np.arange(taken, min(len(ready), taken + num_episodes - count)))
+                    parts.append(part)
+                    taken, count = taken + len(part), count + len(part)
+                    files[self._name(path)]["position"] = asdict(columns.position(taken - 1))
+                    if count == num_episodes:
+                        yield join_stored(parts), {"files": {name: dict(entry) for name, entry in files.items()}}
+                        parts, count = [], 0
+            if not found:
+                yield None, {}
+
+    def done(self, state: State) -> float:
+        """See `loader.Stream`: there is no end."""
+        return 0.0
+
+    def used_up(self, state: State) -> list[str]:
+        """The files of which everything is used, and which have not grown since."""
+        names = []
+        for name, entry in state.get("files", {}).items():
+            path = self.folder / name
+            size = _size(path)
+            if size and (name, size) not in self._used and not _has_more(path, entry, self.widths):
+                self._used.add((name, size))
+            if (name, size) in self._used:
+                names.append(str(path))
+        return sorted(names)
+
+    def _new(self, files: dict[str, dict[str, Any]]) -> Iterator[tuple[Path, Columns]]:
+        """What has come since the last look; `files` learns each file's size and fingerprint."""
+        present = [path for path in self.folder.rglob("*") if path.is_file() and recordings.is_recording(path)]
+        for path in sorted(present, key=lambda path: (_time(path), path.name)):
+            size, entry = _size(path), files.get(self._name(path))
+            if size is None or size == 0 or (entry and entry["size"] == size):
+                continue
+            try:
+                if entry is None or size < entry["size"] or _fingerprint(path, entry["head"][0]) != entry["head"]:
+                    head = _fingerprint(path, min(size, FINGERPRINT_BYTES))
+                    entry = files[self._name(path)] = {"position": asdict(Position()), "head": head, "size": 0}
+                start = Position(**entry["position"])
+                for columns in recordings.read(path, start=start, expected=self.widths, report=self._tell):
+                    yield path, columns
+                entry["size"] = size
+            except (DataError, OSError):  # held by its writer: at the next look, from where it was left
+                continue
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
+
+    def _tell(self, problem: Problem) -> None:
+        place = (problem.file, problem.place, problem.kind)
+        if self._report is not None and not problem.harmless and place not in self._told:
+            self._told.add(place)
+            self._report(problem)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _fingerprint(path: Path, num_bytes: int) -> list[int]:
+    """How many bytes at the start, and their checksum."""
+    with path.open("rb") as file:
+        return [num_bytes, zlib.crc32(file.read(num_bytes))]
+
+
+def _has_more(path: Path, entry: dict[str, Any], widths: Widths) -> bool:
+    """Whether an episode, or the beginning of one, lies behind the position: it may be read ahead and not used yet."""
+    found: list[Problem] = []
+    try:
+        start = Position(**entry["position"])
+        if any(True for _ in recordings.read(path, start=start, expected=widths, report=found.append)):
+            return True
+    except DataError:
+        return True
+    return any(problem.kind == "unfinished" for problem in found)

@@ -1,0 +1,177 @@
+"""`movelist check`, `record` and `convert`: their flags, and what they do. Bodies import what they need."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from movelist.core.errors import DataError
+from movelist.core.settings import PlaySettings, RecordSettings
+
+if TYPE_CHECKING:
+    from movelist.data.record_rules import Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Check recordings: what is in them, and what is wrong. Exit code 1 if anything is."""
+
+    paths: tyro.conf.Positional[tuple[Path, ...]]
+    """Recordings (.jsonl, .jsonl.gz, .arrows), folders of them, or stores."""
+
+    json: bool = False
+    """One JSON object on standard output, talk on standard error."""
+
+    strict: bool = False
+    """Stop at the first bad record."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(RecordSettings):
+    """Record self-play as an engine would."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Convert:
+    """Turn recordings into a store of ready tensors, or into a recording of the other format."""
+
+    paths: tyro.conf.Positional[tuple[Path, ...]]
+    """Recordings, or folders of them."""
+
+    out: Path
+    """A store to make or to add to; or a new recording, if the name ends in .jsonl, .jsonl.gz or .arrows."""
+
+    keep_forced: bool = False
+    """Keep turns with a single legal action in the store."""
+
+    strict: bool = False
+    """Stop at the first bad record."""
+
+
+DataCommand = Check | Record | Convert
+
+
+def run(command: DataCommand) -> int:
+    """Do it; returns the exit code."""
+    if isinstance(command, Check):
+        return _check(command)
+    return _record(command) if isinstance(command, Record) else _convert(command)
+
+
+def _check(command: Check) -> int:
+    from movelist.data import recordings
+    from movelist.data.store import Store, is_store
+    from movelist.play.survey import Survey
+
+    survey = Survey()
+    stores = [path for path in command.paths if is_store(path)]
+    for path in stores:
+        store = Store(path)
+        for number in range(len(store.shards)):
+            store.shard(number).episodes.check(str(path / store.shards[number].file))
+        _say(f"{path}: a store of {len(store):,} episodes and {store.num_steps:,} steps; every checksum is right.")
+    files = recordings.find([path for path in command.paths if path not in stores]) if _others(command, stores) else []
+    for file in files:
+        survey.files += 1
+        for columns in recordings.read(file, report=survey.problem, strict=command.strict):
+            survey.add(columns)
+    if files and command.json:
+        print(json.dumps(survey.to_json(), allow_nan=False))
+    elif files:
+        print("\n".join(survey.lines()))
+    if files and not survey.episodes:
+        raise DataError("nothing in the recordings can be used", where=", ".join(map(str, command.paths)),
+                        do="docs/episode_format.md says what a recording looks like.")  # fmt: skip
+    return 1 if survey.num_problems else 0
+
+
+def _others(command: Check, stores: Sequence[Path]) -> bool:
+    return len(stores) < len(command.paths)
+
+
+def _record(command: Record) -> int:
+    import numpy as np
+
+    from movelist.data import recordings
+    from movelist.data.episode import OTHER, POLICY
+    from movelist.data.record_rules import columns_of
+    from movelist.games.catalog import make_game
+    from movelist.games.game import game_name
+    from movelist.play.policy import Policy, RandomPolicy, derive_seeds
+    from movelist.play.selfplay import RECORDINGS, play_games
+    from movelist.run.checkpoint import load_versioned
+
+    game = make_game(command.game)
+    if command.out.exists():
+        raise DataError("the recording is there already", got=str(command.out), do="Choose another with --out.")
+    players: list[Policy] = []
+    versions = []
+    for name in (command.policy, command.against or command.policy):
+        loaded, version = (RandomPolicy(), -1) if name == "random" else load_versioned(Path(name), game)
+        players.append(loaded)
+        versions.append(version)
+    writer = recordings.writer(command.out)
+    play = PlaySettings(keep_forced=True)
+    for first in range(0, command.episodes, play.num_games):
+        number_E = np.arange(first, min(first + play.num_games, command.episodes))
+        seats_EP = np.zeros((len(number_E), game.num_players), np.int64)
+        if command.against:  # the policy takes each seat equally often
+            seats_EP = np.where(np.arange(game.num_players) == (number_E % game.num_players)[:, None], 0, 1)
+        seed_E = derive_seeds(command.seed, RECORDINGS, first, len(number_E))
+        episodes = play_games(game, players, seats_EP, seed_E, play).check(game_name(game))
+        version_EP = np.array(versions)[seats_EP]
+        episodes.controller_EP[:] = np.where(version_EP >= 0, POLICY, OTHER)
+        writer.write(columns_of(episodes, game_name(game), version_EP, first=first))
+    writer.close()
+    _say(f"Recorded {command.episodes:,} episodes of {game_name(game)} in {command.out}.")
+    _say(f"Next: movelist check {command.out}")
+    return 0
+
+
+def _convert(command: Convert) -> int:
+    from movelist.data import recordings
+    from movelist.data.record_format import Widths
+    from movelist.data.store import StoreWriter
+
+    files = recordings.find(command.paths)
+    to_file = recordings.is_recording(command.out)
+    if to_file and command.out.exists():
+        raise DataError("the recording is there already", got=str(command.out), do="Choose another with --out.")
+    store = None if to_file else StoreWriter(command.out, keep_forced=command.keep_forced)
+    writer = recordings.writer(command.out) if to_file else None
+    widths: Widths | None = store.widths if store else None
+    problems: list[Problem] = []
+    count = 0
+    for file in files:
+        if store:
+            store.begin(file)
+        for columns in recordings.read(file, expected=widths, report=problems.append, strict=command.strict):
+            widths = columns.widths
+            count += len(columns)
+            if store:
+                store.add(columns)
+            elif writer:
+                writer.write(columns)
+    lost = [problem for problem in problems if not problem.harmless]
+    for problem in lost[:3]:
+        _say(f"left out: {problem}")
+    if writer:
+        writer.close()
+    if not count:
+        raise DataError("nothing in the recordings can be used", where=", ".join(map(str, command.paths)),
+                        do=f"movelist check {command.paths[0]} says why.")  # fmt: skip
+    total = store.commit() if store else count
+    _say(f"{count:,} episodes converted, {len(lost):,} bad records left out; {command.out} holds {total:,} episodes.")
+    if store:
+        _say(f"Next: movelist train --data {command.out}")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,228 @@
+"""What is in recordings: counts, list lengths, who plays how well, and what is wrong. In constant memory."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from movelist.data.episode import POLICY, Episodes
+from movelist.data.record_format import CONTROLLER_NAMES, NOT_USED_YET
+from movelist.data.record_rules import NO_VERSION, Columns, Problem
+from movelist.play.arena import wilson_interval
+
+Array = NDArray[Any]
+PLACES = 3  # named for each kind of problem
+
+
+@dataclass
+class Tally:
+    """Sums over the games of one kind of player against one kind of opponent."""
+
+    games: int = 0
+    wins: int = 0
+    draws: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, own_G: Array, outcome_G: Array) -> None:
+        """Add games by own return and outcome (1, 0, -1)."""
+        self.games += len(own_G)
+        self.wins += int((outcome_G > 0).sum())
+        self.draws += int((outcome_G == 0).sum())
+        self.total += float(own_G.sum())
+        self.squares += float((own_G**2).sum())
+
+    def summary(self) -> dict[str, Any]:
+        """Rates and means with 95 % intervals, as in `arena.Score`."""
+        rate, mean = (self.wins + self.draws / 2) / self.games, self.total / self.games
+        error = None
+        if self.games > 1:
+            variance = max(0.0, (self.squares - self.total * mean) / (self.games - 1))
+            error = 1.96 * math.sqrt(variance / self.games)
+        return {
+            "games": self.games,
+            "win_rate": rate,
+            "win_rate_interval": wilson_interval(rate, self.games),
+            "draw_rate": self.draws / self.games,
+            "mean_return": mean,
+            "mean_return_interval": None if error is None else (mean - error, mean + error),
+        }
+
+
+@dataclass
+class Survey:
+    """Counts of the recordings added so far."""
+
+    files: int = 0
+    episodes: int = 0
+    steps: int = 0
+    truncated: int = 0
+    legal_actions: int = 0
+    longest_list: int = 0
+    lists: Counter[int] = field(default_factory=Counter)  # by the power of two that the length reaches
+    forced: int = 0
+    with_log_prob: int = 0
+    seats: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    scores: dict[tuple[str, str], Tally] = field(default_factory=lambda: defaultdict(Tally))
+    kinds: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    places: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    widths: set[str] = field(default_factory=set)
+    not_used: set[str] = field(default_factory=set)
+
+    def problem(self, problem: Problem) -> None:
+        """Count a problem, and keep the first places of its kind."""
+        self.kinds[problem.kind, problem.harmless] += 1
+        if len(self.places[problem.kind]) < PLACES:
+            self.places[problem.kind].append(str(problem))
+
+    def add(self, columns: Columns) -> None:
+        """Count checked episodes."""
+        raw, widths = columns.raw, columns.widths
+        count_N = np.diff(raw.action_offsets)
+        self.episodes += len(columns)
+        self.steps += raw.num_steps
+        self.truncated += int(raw.truncated_E.sum())
+        self.legal_actions += raw.num_actions
+        self.longest_list = max(self.longest_list, int(count_N.max(initial=0)))
+        for power, number in enumerate(np.bincount(np.ceil(np.log2(count_N)).astype(int)).tolist()):
+            self.lists[power] += number
+        self.forced += int((count_N == 1).sum())
+        self.with_log_prob += int((~np.isnan(raw.log_prob_N)).sum())
+        self.widths.add(
+            f"{widths.game}, {widths.num_players} players, state {list(widths.state_shape)} {widths.state_dtype}"
+        )
+        present = (columns.critic_state_NC is not None, columns.feature_AF is not None)
+        self.not_used |= {name for name, there in zip(NOT_USED_YET, present, strict=True) if there}
+        self._add_scores(columns)
+
+    def _add_scores(self, columns: Columns) -> None:
+        raw = columns.raw
+        return_EP = columns.episodes(keep_forced=True).return_EP
+        code_EP = raw.controller_EP.astype(np.int64) * (1 << 40) + columns.version_EP + 1
+        others = max(1, raw.num_players - 1)
+        outcome_EP = np.sign(np.round(return_EP - (return_EP.sum(axis=1, keepdims=True) - return_EP) / others, 9))
+        seatings, seating_E = np.unique(code_EP, axis=0, return_inverse=True)
+        for number, codes in enumerate(seatings):
+            mine_E = seating_E.reshape(-1) == number
+            names = [_name(code) for code in codes.tolist()]
+            for seat, name in enumerate(names):
+                self.seats[seat][name] += int(mine_E.sum())
+                opponents = " and ".join(sorted({*names[:seat], *names[seat + 1 :]})) or "nobody"
+                self.scores[name, opponents].add(return_EP[mine_E, seat], outcome_EP[mine_E, seat])
+
+    @property
+    def num_problems(self) -> int:
+        """Problems that cost something."""
+        return sum(number for (_, harmless), number in self.kinds.items() if not harmless)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain types."""
+        return {
+            "files": self.files,
+            "recorded": sorted(self.widths),
+            "episodes": self.episodes,
+            "truncated": self.truncated,
+            "steps": self.steps,
+            "forced_turns": self.forced,
+            "steps_with_log_prob": self.with_log_prob,
+            "legal_actions": self.legal_actions,
+            "longest_list": self.longest_list,
+            "list_lengths": {_range(power): self.lists[power] for power in sorted(self.lists)},
+            "seats": {str(seat): dict(names) for seat, names in sorted(self.seats.items())},
+            "scores": [
+                {"player": player, "against": against, **tally.summary()}
+                for (player, against), tally in sorted(self.scores.items())
+            ],
+            "not_used_yet": sorted(self.not_used),
+            "problems": [
+                {"kind": kind, "count": number, "harmless": harmless, "first": self.places[kind]}
+                for (kind, harmless), number in self.kinds.most_common()
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        share = f"{self.forced / max(1, self.steps):.0%}"
+        mean = self.legal_actions / max(1, self.steps)
+        lines = [f"{self.files:,} files: {'; '.join(sorted(self.widths)) or 'nothing usable'}"]
+        lines.append(f"episodes       {self.episodes:>12,}   {self.truncated:,} of them truncated")
+        lines.append(f"steps          {self.steps:>12,}   {self.with_log_prob:,} of them with log_prob")
+        lines.append(f"forced turns   {self.forced:>12,}   {share} of the steps")
+        lines.append(f"legal actions  {self.legal_actions:>12,}   {mean:.2f} a step, {self.longest_list:,} at most")
+        most = max(self.lists.values(), default=1)
+        for power in sorted(self.lists):
+            bar = "#" * math.ceil(40 * self.lists[power] / most)
+            lines.append(f"  list of {_range(power):>11} {self.lists[power]:>12,} {bar}")
+        for seat, names in sorted(self.seats.items()):
+            lines.append(f"seat {seat}: " + ", ".join(f"{name} {number:,}" for name, number in names.most_common()))
+        for (player, against), tally in sorted(self.scores.items()):
+            lines.append(_score_line(player, against, tally.summary()))
+        if self.not_used:
+            lines.append(f"Checked, and not used by training yet: {', '.join(sorted(self.not_used))}.")
+        for (kind, harmless), number in self.kinds.most_common():
+            lines.append(f"{'note' if harmless else 'PROBLEM'}: {kind}, {number:,} times; the first:")
+            lines += [f"  {place}" for place in self.places[kind]]
+        return [*lines, f"{self.num_problems:,} problems."]
+
+
+def _score_line(player: str, against: str, score: dict[str, Any]) -> str:
+    low, high = score["win_rate_interval"]
+    rate = f"win rate {score['win_rate']:.3f} ({low:.3f} to {high:.3f})"
+    mean = f"mean return {score['mean_return']:+.2f}"
+    if score["mean_return_interval"]:
+        mean += " ({:+.2f} to {:+.2f})".format(*score["mean_return_interval"])
+    return f"{player} against {against}: {rate}, {mean}, {score['games']:,} games"
+
+
+def _range(power: int) -> str:
+    """The list lengths that power of two stands for: 1, 2, 3-4, 5-8."""
+    low, high = (1 << power - 1) + 1 if power else 1, 1 << power
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _name(code: int) -> str:
+    """A kind of player: "human", "policy 12"."""
+    controller, version = code >> 40, (code & ((1 << 40) - 1)) - 1
+    name = CONTROLLER_NAMES[controller]
+    return f"{name} {version}" if controller == POLICY and version != NO_VERSION else name
+
+
+def incoming(episodes: Episodes, version_EP: Array) -> dict[str, float]:
+    """Win rate and mean return of the newest policy among these episodes, by opponent, by their TensorBoard tags.
+
+    Args:
+        episodes: As recorded.
+        version_EP: int64 [E, P].
+    """
+    policy_EP = episodes.controller_EP == POLICY
+    if not policy_EP.any():
+        return {}
+    newest = int(version_EP[policy_EP].max())
+    metrics = {"data/policy_version": float(newest)} if newest != NO_VERSION else {}
+    others = max(1, episodes.num_players - 1)
+    total_EP = episodes.return_EP
+    outcome_EP = np.sign(np.round(total_EP - (total_EP.sum(axis=1, keepdims=True) - total_EP) / others, 9))
+    mine_EP = policy_EP & (version_EP == newest)
+    for name, against_EP in _opponents(episodes.controller_EP).items():
+        cells = mine_EP & against_EP
+        if cells.any():
+            metrics[f"data/win_rate_against_{name}"] = float(((outcome_EP[cells] + 1) / 2).mean())
+            metrics[f"data/return_against_{name}"] = float(total_EP[cells].mean())
+    return metrics
+
+
+def _opponents(controller_EP: Array) -> dict[str, Array]:
+    """For each kind of opponent, at which seats [E, P] the other seats are of that kind."""
+    num_others = controller_EP.shape[1] - 1
+    found = {}
+    mixed_EP = np.ones(controller_EP.shape, bool)
+    for number, name in CONTROLLER_NAMES.items():
+        same_EP = controller_EP == number
+        found[name] = same_EP.sum(axis=1, keepdims=True) - same_EP == num_others
+        mixed_EP &= ~found[name]
+    return {**found, "mixed": mixed_EP}

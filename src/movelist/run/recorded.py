@@ -1,0 +1,259 @@
+"""Training from recorded episodes: what --data opens, and what a person should know about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from movelist.core.errors import DataError, GameError, MissingExtraError, SettingsError
+from movelist.core.settings import RunSettings, TrainSettings
+from movelist.data import recordings
+from movelist.data.episode import HUMAN, OTHER, POLICY, Episodes
+from movelist.data.loader import RecordedSource, RecordingStream, StoreStream, Stream, first_widths
+from movelist.data.record_format import NOT_USED_YET, Widths
+from movelist.data.record_rules import Problem
+from movelist.data.store import Store, is_store
+from movelist.data.watch import WatchStream
+from movelist.games.catalog import make_game
+from movelist.games.game import Game, game_name, state_size
+from movelist.play.policy import NetPolicy, Turns
+from movelist.play.survey import incoming
+
+WATCH_LAG = 32  # updates; the default of --max_policy_lag with --watch
+LARGEST_ERROR = 1e-3  # of a recorded log-prob of the present policy; float32 on another machine stays below 1e-4
+CHECKED_STEPS = 1024
+SAID_PROBLEMS = 5
+
+
+@dataclass
+class RecordedGame:
+    """A game that is known from its recordings only: it has sizes, and nobody can play it here."""
+
+    name: str
+    num_players: int
+    state_size: int
+    action_encoder: str = "bits"
+
+    def new_state(self, seed: int) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            GameError: Always.
+        """
+        raise GameError("this game is known from recordings only", got=self.name, do="Play it in its own engine.")
+
+
+@dataclass(frozen=True)
+class OpenData:
+    """What --data named, opened.
+
+    Attributes:
+        widths: Of the episodes.
+        store: The store, if it is one.
+        files: The recordings, if it is not.
+        watched: The folder to watch, if there is one.
+        notes: What is to be said about it.
+    """
+
+    widths: Widths
+    store: Store | None = None
+    files: tuple[Path, ...] = ()
+    watched: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+def open_data(settings: TrainSettings, game: Game | None) -> tuple[TrainSettings, Game, OpenData | None]:
+    """The settings, the game and the data of a training; no data for self-play.
+
+    Raises:
+        DataError: Nothing in the data can be used.
+        GameError: The game is unknown.
+        SettingsError: The data are of another game, or settings do not go together.
+    """
+    if not settings.recorded.data:
+        settings = replace(settings, game=settings.game or (game_name(game) if game else "dou_dizhu"))
+        return settings, game or make_game(settings.game or ""), None
+    data = _open(settings)
+    if settings.game and settings.game != data.widths.game:
+        raise SettingsError("the data are of another game", got=data.widths.game, expected=settings.game,
+                            do="Leave out --game, or give its own recordings.")  # fmt: skip
+    game, note = _game_of(data.widths, game)
+    run = settings.run
+    if run.total_steps == RunSettings().total_steps:
+        run = replace(run, total_steps=None)
+    if note:
+        run = replace(run, eval_games=0)
+    return replace(settings, game=data.widths.game, run=run), game, replace(data, notes=(note,) if note else ())
+
+
+def _open(settings: TrainSettings) -> OpenData:
+    paths, recorded = settings.recorded.data, settings.recorded
+    if recorded.watch:
+        if not paths[0].is_dir():
+            raise SettingsError("--watch needs a folder", got=str(paths[0]))
+        return OpenData(_wait_for_widths(paths[0]), watched=paths[0])
+    stores = [path for path in paths if is_store(path)]
+    if stores and len(paths) > 1:
+        raise SettingsError("one store, or recordings, not both", got=" ".join(map(str, paths)),
+                            do="Add recordings to the store with movelist convert.")  # fmt: skip
+    if stores:
+        store = Store(stores[0])
+        if store.keep_forced != settings.play.keep_forced:
+            raise SettingsError("the store was made with another --keep_forced", got=settings.play.keep_forced,
+                                expected=store.keep_forced, where=str(stores[0]))  # fmt: skip
+        return OpenData(store.widths, store=store)
+    files = tuple(recordings.find(paths))
+    return OpenData(first_widths(files), files=files)
+
+
+def _wait_for_widths(folder: Path) -> Widths:
+    """The widths of the first episode that comes; nothing can be built before."""
+    while True:
+        try:
+            return first_widths(recordings.find([folder]))
+        except DataError:
+            time.sleep(0.5)
+
+
+def _game_of(widths: Widths, game: Game | None) -> tuple[Game, str]:
+    """The game to play matches of, and why there is none."""
+    recorded = RecordedGame(widths.game, widths.num_players, widths.state_size)
+    try:
+        played = game or make_game(widths.game)
+    except MissingExtraError:
+        return recorded, "OpenSpiel is not installed, so there is no match at the end."
+    except GameError:
+        return recorded, f"{widths.game} cannot be played here, so there is no match at the end."
+    if (played.num_players, state_size(played)) != (widths.num_players, widths.state_size):
+        return recorded, f"The recorded states are not those of {widths.game} here, so there is no match at the end."
+    return played, ""
+
+
+class Recorded:
+    """The recorded side of one training.
+
+    Args:
+        data: From `open_data`.
+        settings: Of the training.
+        say: Told what a person should know.
+        version: The present policy's number.
+        keep_going: Whether to wait for more.
+    """
+
+    def __init__(
+        self,
+        data: OpenData,
+        settings: TrainSettings,
+        *,
+        say: Callable[[str], None],
+        version: Callable[[], int],
+        keep_going: Callable[[], bool],
+    ) -> None:
+        self.data, self.settings, self.say, self.version = data, settings, say, version
+        self.num_problems = 0
+        self._said: set[str] = set()
+        recorded = settings.recorded
+        self.stream = self._stream()
+        lag = recorded.max_policy_lag
+        self.source = RecordedSource(
+            self.stream,
+            learn_from=_controllers(settings),
+            max_lag=WATCH_LAG if lag is None and recorded.watch else lag,
+            version=version,
+            keep_going=keep_going,
+            say=say,
+        )
+
+    def lines(self) -> list[str]:
+        """What is said before the first update."""
+        data, recorded = self.data, self.settings.recorded
+        what = f"{data.widths.game}, {data.widths.num_players} players, state size {data.widths.state_size:,}"
+        lines = [f"{'Imitation' if recorded.imitate else 'PPO'} from {', '.join(map(str, recorded.data))}: {what}."]
+        if data.store:
+            lines.append(f"A store of {len(data.store):,} episodes with {data.store.num_steps:,} steps.")
+        elif data.watched:
+            lines.append(f"Watching {data.watched}; episodes are used once, and used_files.json lists what can go.")
+        elif sum(file.stat().st_size for file in data.files) > 1 << 20:
+            lines.append("Read as they are; made into a store first, they load many times faster: movelist convert.")
+        sizes = (data.widths.critic_size, data.widths.feature_size)
+        unused = [name for name, size in zip(NOT_USED_YET, sizes, strict=True) if size]
+        lines += [f"{' and '.join(unused)} are checked and not used yet."] if unused else []
+        return [*lines, *data.notes]
+
+    def look_at(self, episodes: Episodes, policy: NetPolicy) -> None:
+        """Say what is worth knowing of a rollout, each thing once, before it is trained on."""
+        rollout = self.source.last
+        if rollout is None or not len(episodes):
+            return
+        if not self.settings.recorded.imitate:
+            if self.source.metrics["data/missing_log_prob_share"] > 0:
+                self._once(
+                    "Log-probs are missing: the present policy computes them, which treats the data as its own games."
+                )
+            if (rollout.episodes.controller_EP == HUMAN).any():
+                self._once("People moved some seats: --imitate learns from their games, then --init_from starts PPO.")
+            self._compare(episodes, rollout.version_EP, policy)
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers of the last rollout, by their tags."""
+        rollout = self.source.last
+        scores = {} if rollout is None else incoming(rollout.episodes, rollout.version_EP)
+        return {**self.source.metrics, **scores, "data/bad_records": float(self.num_problems)}
+
+    def used_up(self) -> list[str]:
+        """Files that can be deleted."""
+        return self.stream.used_up(self.source.state_dict()) if isinstance(self.stream, WatchStream) else []
+
+    def _stream(self) -> Stream:
+        data, settings = self.data, self.settings
+        passes, seed, keep_forced = settings.recorded.data_passes, settings.run.seed, settings.play.keep_forced
+        if data.watched:
+            return WatchStream(data.watched, keep_forced=keep_forced, widths=data.widths, report=self._report)
+        if data.store:
+            return StoreStream(data.store, passes=passes, seed=seed)
+        return RecordingStream(data.files, passes=passes, seed=seed, keep_forced=keep_forced, report=self._report)
+
+    def _report(self, problem: Problem) -> None:
+        if problem.harmless:
+            return
+        self.num_problems += 1
+        if self.num_problems <= SAID_PROBLEMS:
+            self.say(f"Left out: {problem}")
+        if self.num_problems == SAID_PROBLEMS:
+            self.say("Further ones are counted in data/bad_records; movelist check tells all of them.")
+
+    def _once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
+
+    def _compare(self, episodes: Episodes, version_EP: np.ndarray, policy: NetPolicy) -> None:
+        """Hold recorded log-probs of the present policy against its own."""
+        seat = (episodes.episode_N, episodes.player_N)
+        known_N = (version_EP[seat] == self.version()) & (episodes.controller_EP[seat] == POLICY)
+        step_N = np.flatnonzero(known_N & ~np.isnan(episodes.log_prob_N))[:CHECKED_STEPS]
+        if not len(step_N) or "compared" in self._said:
+            return
+        self._said.add("compared")
+        part = episodes.select_steps(np.isin(np.arange(episodes.num_steps), step_N))
+        nothing = np.zeros(len(step_N), np.int64)
+        turns = Turns(part.state_NS, np.diff(part.action_offsets), part.action_id_A, nothing, nothing)
+        own_N = policy.log_probs(turns)[part.action_offsets[:-1] + part.chosen_N]
+        error = float(np.abs(own_N - part.log_prob_N).max())
+        text = f"{len(step_N):,} recorded log-probs of policy {self.version()} differ from the present network's by "
+        text += f"up to {error:.1e}"
+        if error > LARGEST_ERROR:
+            text = f"Warning: {text}, more than rounding does (1e-3): was another network or temperature at play?"
+        self.say(text)
+
+
+def _controllers(settings: TrainSettings) -> frozenset[int]:
+    """Whose steps are trained on."""
+    names = {"policy": {POLICY}, "human": {HUMAN}, "other": {OTHER}, "all": {POLICY, HUMAN, OTHER}}
+    default = "human" if settings.recorded.imitate else "policy"
+    return frozenset(names[settings.recorded.learn_from or default])

@@ -1,0 +1,229 @@
+"""Rollouts from a store, from recordings and from a watched folder: each episode once, in a seeded order, resumable."""
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from movelist.core.errors import DataError
+from movelist.data import recordings
+from movelist.data.episode import HUMAN, OTHER, POLICY
+from movelist.data.loader import RecordedSource, RecordingStream, StoreStream
+from movelist.data.record_rules import columns_of
+from movelist.data.store import Store, StoreWriter
+from movelist.data.watch import WatchStream
+from recorded import play, read_all, record, write_lines
+
+EVERYBODY = frozenset({POLICY, HUMAN, OTHER})
+
+
+def numbered(path, first, count):
+    """Episodes whose returns tell their number."""
+    return write_lines(path, *(record(returns=[first + n, -first - n]) for n in range(count)))
+
+
+def files_of(tmp_path, count=3, each=70):
+    return [numbered(tmp_path / f"{n}.jsonl", n * each, each) for n in range(count)]
+
+
+def recording_source(files, **arguments):
+    stream = RecordingStream(files, **{"passes": 1, "seed": 3, "keep_forced": False} | arguments)
+    return RecordedSource(stream, learn_from=EVERYBODY)
+
+
+def store_source(tmp_path, files, **arguments):
+    if not (tmp_path / "store").exists():
+        writer = StoreWriter(tmp_path / "store")
+        for file in files:
+            for columns in recordings.read(file):
+                writer.add(columns)
+                writer._flush()
+        writer.commit()
+    return RecordedSource(StoreStream(Store(tmp_path / "store"), **{"passes": 1, "seed": 3} | arguments), EVERYBODY)
+
+
+def numbers(episodes):
+    return episodes.return_EP[:, 0].astype(int).tolist()
+
+
+def drain(source, size=32):
+    rollouts = []
+    while len(episodes := source.collect(None, size)):
+        rollouts.append(numbers(episodes.check()))
+    source.close()
+    return rollouts
+
+
+@pytest.mark.parametrize("kind", ["recordings", "store"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_each_episode_is_used_once_a_pass_in_a_seeded_order(tmp_path, kind, passes):
+    files = files_of(tmp_path)
+
+    def source(**arguments):
+        return (
+            recording_source(files, **arguments) if kind == "recordings" else store_source(tmp_path, files, **arguments)
+        )
+
+    first = drain(source(passes=passes))
+    flat = [n for rollout in first for n in rollout]
+    assert sorted(flat) == sorted(list(range(210)) * passes) and flat[:210] != sorted(flat[:210])
+    assert all(24 <= len(rollout) <= 32 for rollout in first)  # a remainder is spread, not left alone
+    assert drain(source(passes=passes)) == first
+    assert drain(source(passes=passes, seed=4)) != first
+
+
+@pytest.mark.parametrize("kind", ["recordings", "store"])
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_a_source_goes_on_where_it_was(tmp_path, kind, after):
+    files = files_of(tmp_path)
+    make = (lambda: recording_source(files)) if kind == "recordings" else (lambda: store_source(tmp_path, files))
+    whole = drain(make())
+    source = make()
+    for rollout in whole[:after]:
+        assert numbers(source.collect(None, 32)) == rollout
+    state = json.loads(json.dumps(source.state_dict()))
+    source.close()
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert drain(resumed) == whole[after:]
+
+
+def test_controllers_and_old_policies_decide_what_is_trained_on(tmp_path):
+    (tmp_path / "a.jsonl").touch()
+    file = write_lines(tmp_path / "a.jsonl", *[record()] * 8)
+    said = []
+    stream = RecordingStream([file], passes=1, seed=0, keep_forced=True)
+    source = RecordedSource(stream, version=lambda: 10, say=said.append)
+    episodes = source.collect(None, 8)
+    assert set(episodes.player_N.tolist()) == {0} and source.metrics["data/policy_lag"] == 6
+    # Of the policy's two steps, one lacks its log-prob.
+    assert source.metrics["data/missing_log_prob_share"] == 0.5
+    source.close()
+    human = RecordedSource(stream, learn_from=frozenset({HUMAN}))
+    assert set(human.collect(None, 8).player_N.tolist()) == {1}
+    human.close()
+    old = RecordedSource(stream, version=lambda: 10, max_lag=5, say=said.append)
+    assert not len(old.collect(None, 8)) and "more than 5 updates old" in said[0]
+    nobody = RecordedSource(stream, learn_from=frozenset({OTHER}))
+    with pytest.raises(DataError, match="got seats moved by policy and human, expected some moved by other"):
+        nobody.collect(None, 8)
+    nobody.close()
+
+
+def test_an_error_of_the_reading_thread_reaches_the_caller(tmp_path):
+    source = store_source(tmp_path, files_of(tmp_path))
+    shard = tmp_path / "store" / "shard-000001.safetensors"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(DataError, match="shard-000001"):
+        drain(source)
+
+
+def test_nothing_usable_is_an_error_with_the_first_problem(tmp_path):
+    bad = write_lines(tmp_path / "a.jsonl", record(end="over"))
+    with pytest.raises(DataError, match=r"nothing in the recordings can be used, the first problem: .*line 1"):
+        recording_source([bad])
+
+
+# ---------------------------------------------------------------------- watching
+
+
+def watch_source(folder, state=None):
+    (columns,), _ = read_all(write_lines(folder.parent / "widths.jsonl", record()))
+    deadline = time.monotonic() + 2
+    stream = WatchStream(folder, keep_forced=False, widths=columns.widths)
+    source = RecordedSource(stream, learn_from=EVERYBODY, keep_going=lambda: time.monotonic() < deadline)
+    source.load_state_dict(state or {})
+    return source
+
+
+def test_a_watched_folder_uses_each_episode_once_across_restarts(tmp_path):
+    folder = tmp_path / "in coming 进"
+    folder.mkdir()
+    numbered(folder / "a.jsonl", 0, 20)
+    source = watch_source(folder)
+    seen = numbers(source.collect(None, 8)) + numbers(source.collect(None, 8))
+    state = json.loads(json.dumps(source.state_dict()))
+    assert source.stream.used_up(state) == []
+    source.close()
+    # It grows, with half a record at its end, and another one comes, in the other format.
+    extra = numbered(tmp_path / "b.jsonl", 20, 4).read_bytes()
+    with (folder / "a.jsonl").open("ab") as file:
+        file.write(extra[:-50])
+    (columns,), _ = read_all(numbered(tmp_path / "c.jsonl", 24, 16))
+    writer = recordings.writer(folder / "c.arrows")
+    writer.write(columns)
+    writer.close()
+    source = watch_source(folder, state)
+    seen += numbers(source.collect(None, 8)) + numbers(source.collect(None, 8))
+    with (folder / "a.jsonl").open("ab") as file:
+        file.write(extra[-50:])
+    seen += numbers(source.collect(None, 8))
+    source.close()
+    assert sorted(seen) == list(range(40))
+    assert source.stream.used_up(source.state_dict()) == [str(folder / "a.jsonl"), str(folder / "c.arrows")]
+
+
+def test_a_file_written_anew_under_an_old_name_is_read(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    numbered(folder / "a.jsonl", 0, 8)
+    source = watch_source(folder)
+    seen = numbers(source.collect(None, 8))
+    source.close()
+    numbered(folder / "a.jsonl", 30, 8)
+    source = watch_source(folder, source.state_dict())
+    seen += numbers(source.collect(None, 8))
+    source.close()
+    assert sorted(seen) == [*range(8), *range(30, 38)]
+
+
+def test_a_locked_file_is_tried_again(tmp_path, monkeypatch):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    numbered(folder / "a.jsonl", 0, 8)
+    source = watch_source(folder)
+    real, tries = Path.open, []
+
+    def locked(self, *arguments, **named):
+        if self.name == "a.jsonl" and len(tries) < 2:
+            tries.append(self)
+            raise PermissionError(13, "used by another process")
+        return real(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", locked)
+    assert sorted(numbers(source.collect(None, 8))) == list(range(8)) and len(tries) == 2
+    source.close()
+
+
+def test_waiting_ends_when_nobody_wants_to_wait(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    source = watch_source(folder)
+    source.keep_going = lambda: False
+    assert not len(source.collect(None, 8))
+    source.close()
+    shutil.rmtree(folder)
+
+
+def test_a_store_of_games_serves_what_self_play_would(tmp_path):
+    episodes = play(30)
+    writer = StoreWriter(tmp_path / "games")
+    writer.add(columns_of(replace(episodes), "leduc_poker"))
+    writer.commit()
+    source = RecordedSource(StoreStream(Store(tmp_path / "games"), passes=1, seed=0))
+    collected = source.collect(None, 30).check()
+    assert collected.return_EP.sum() == episodes.return_EP.sum() and source.done == 1.0
+    source.close()
+
+
+def test_closing_ends_the_thread(tmp_path):
+    import threading
+
+    source = recording_source(files_of(tmp_path))
+    source.collect(None, 16)
+    assert any(thread.name == "movelist-loader" for thread in threading.enumerate())
+    source.close()
+    assert not any(thread.name == "movelist-loader" for thread in threading.enumerate())

@@ -1,0 +1,342 @@
+"""Reading, checking and writing recordings: every rule, each with its place in the message."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from movelist.core.errors import DataError
+from movelist.data import recordings
+from movelist.data.record_rules import LOOKING_BACK, LOOKING_ON, columns_of, join
+from recorded import EXAMPLE, assert_equal, play, read_all, record, with_step, write_lines
+
+FORMATS = [".jsonl", ".jsonl.gz", ".arrows"]
+IDS = [0, 1, -1, 2**53 + 1, 2**62 + 3, 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**63 + 1025]
+
+
+def signed(value):
+    return value - 2**64 if value >= 2**63 else value
+
+
+def write(path, columns):
+    writer = recordings.writer(path)
+    writer.write(columns)
+    writer.close()
+    return path
+
+
+def test_a_record_is_read_as_it_stands_and_credited(tmp_path):
+    (columns,), problems = read_all(write_lines(tmp_path / "a.jsonl", record()))
+    assert not problems
+    assert columns.raw.action_id_A.tolist() == [7, 9, 5, 6, 8, 3]
+    assert columns.version_EP.tolist() == [[4, -1]] and columns.raw.controller_EP.tolist() == [[0, 1]]
+    # A received 2 between their steps, and 1 in all, so the last step is credited with -1; B's one step with -1.
+    assert columns.episodes(keep_forced=True).reward_N.tolist() == [2, -1, -1]
+    # The forced last turn goes; what it earned belongs to A's step before it.
+    decided = columns.episodes()
+    assert decided.reward_N.tolist() == [1, -1] and decided.num_turns == 3
+    assert decided.return_EP.tolist() == [[1, -1]]
+
+
+def test_lists_of_rewards_look_on_and_need_no_returns(tmp_path):
+    lists = record(returns=None)
+    del lists["returns"]
+    for step, reward in zip(lists["steps"], [[0, 0], [2, 0], [-1, -1]], strict=True):
+        step["reward"] = reward
+    (columns,), problems = read_all(write_lines(tmp_path / "a.jsonl", lists))
+    assert not problems
+    assert columns.episodes(keep_forced=True).reward_N.tolist() == [2, -1, -1]
+    assert columns.episodes().return_EP.tolist() == [[1, -1]]
+    _, (problem,) = read_all(write_lines(tmp_path / "b.jsonl", lists | {"returns": [5, -1]}))
+    assert problem.kind == "returns disagree" and "[5.0, -1.0] and a sum of [1.0, -1.0]" in str(problem)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("form", [LOOKING_BACK, LOOKING_ON, 0])
+def test_both_formats_give_back_every_field(tmp_path, ending, form):
+    episodes = play(40)
+    columns = columns_of(episodes, "leduc_poker", np.arange(80).reshape(40, 2) - 1)
+    steps = columns.raw.num_steps
+    log_prob = np.where(np.arange(steps) % 3 == 0, np.nan, columns.raw.log_prob_N).astype(np.float32)
+    final = np.random.default_rng(0).random((40, 2, columns.widths.state_size)).astype(np.float32)
+    truncated = np.arange(40) % 4 == 0
+    raw = replace(columns.raw, log_prob_N=log_prob, truncated_E=truncated,
+                  final_state_EPS=np.where(truncated[:, None, None], final, 0).astype(np.float32))  # fmt: skip
+    extra = {"critic_state_NC": np.random.default_rng(1).random((steps, 3)).astype(np.float32)}
+    extra["feature_AF"] = np.random.default_rng(2).random((raw.num_actions, 2)).astype(np.float32)
+    reward_NP = None
+    if form != LOOKING_BACK:
+        raw = replace(raw, reward_N=np.full(steps, np.nan))
+    if form == LOOKING_ON:
+        reward_NP = np.zeros((steps, 2))
+        reward_NP[raw.episode_offsets[1:] - 1] = raw.return_EP
+    columns = replace(columns, raw=raw, reward_NP=reward_NP, has_final_E=truncated,
+                      reward_form_E=np.full(40, form, np.int8),
+                      widths=replace(columns.widths, critic_size=3, feature_size=2), **extra)  # fmt: skip
+    parts, problems = read_all(write(tmp_path / f"a{ending}", columns))
+    assert not problems
+    assert_equal(columns, join(parts))
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_played_episodes_come_back_with_the_same_credit(tmp_path, ending):
+    episodes = play(50)
+    parts, _ = read_all(write(tmp_path / f"a{ending}", columns_of(episodes, "leduc_poker")))
+    back = join(parts).episodes(keep_forced=True).check()
+    np.testing.assert_array_equal(back.reward_N, episodes.reward_N)
+    assert_equal(episodes, back)
+
+
+def test_the_example_reads_without_a_problem():
+    parts, problems = read_all(EXAMPLE)
+    assert not problems and sum(map(len, parts)) == 250
+    assert join(parts).episodes().check().num_players == 3
+
+
+@pytest.mark.parametrize("ids", [*([value] for value in IDS), [*IDS[:7], IDS[9]], [7, 2**63 + 1025]])
+@pytest.mark.parametrize("text", [str, hex, lambda value: value])
+def test_ids_keep_all_their_bits(tmp_path, ids, text):
+    ids = list({signed(value): value for value in ids}.values())
+    if text is hex and min(ids) < 0:
+        text = str
+    made = with_step(0, actions=[text(value) for value in ids], chosen=len(ids) - 1)
+    (columns,), problems = read_all(write_lines(tmp_path / "a.jsonl", made))
+    assert not problems
+    assert columns.raw.action_id_A[: len(ids)].tolist() == [signed(value) for value in ids]
+    (again,), _ = read_all(write(tmp_path / "b.arrows", columns))
+    assert again.raw.action_id_A[: len(ids)].tolist() == [signed(value) for value in ids]
+
+
+BAD = [
+    (with_step(1, reward="1"), "step 1", "field reward", "got str"),
+    (with_step(1, reward=float("nan")), "step 1", "field reward", "NaN and infinity are no numbers of JSON"),
+    (json.dumps(record()).replace('"reward": 0', '"reward": null', 1).encode(), "step 0", "field reward", "got null"),
+    (with_step(0, actions=7), "step 0", "field actions", "got int"),
+    (with_step(0, actions=[7, 7]), "step 0", "field actions", "stands twice in one list: got 0x0000000000000007"),
+    (with_step(0, actions=[1.0, 2]), "step 0", "field actions", "got float"),
+    (with_step(0, actions=["seven", 2]), "step 0", "field actions", "got 'seven'"),
+    (with_step(0, actions=[2**64, 2]), "step 0", "field actions", "does not fit 64 bits"),
+    (with_step(0, chosen=2), "step 0", "field chosen", "outside the list: got 2"),
+    (with_step(0, chosen=-1), "step 0", "field chosen", "got -1"),
+    (with_step(0, state=[[0.5, 0]]), "step 0", "field state", "got array"),
+    (with_step(1, colour=3), "step 1", "field colour", "unknown field"),
+    (with_step(1, chosen=None), "step 1", "field chosen", "missing required field"),
+    (with_step(2, state=[2]), "step 2", "field state", "another width: got 1, expected 2"),
+    (with_step(2, state=[1e39, 1]), "step 2", "field state", "NaN or infinity"),
+    (with_step(0, actions=[], chosen=0), "step 0", "field actions", "a list of legal actions is empty"),
+    (with_step(0, player=2), "step 0", "field player", "no such player: got 2, expected 0 to 1"),
+    (with_step(0, log_prob=0.5), "step 0", "field log_prob", "impossible"),
+    (with_step(1, reward=[0, 0]), "step 1", "field reward", "differ in kind"),
+    (record(returns=[1]), "line 2", "field returns", "another width: got 1, expected 2"),
+    (record(format="movelist/2"), "line 2", "field format", "expected movelist/1"),
+    (record(game="chess"), "line 2", "field game", "got chess, expected toy"),
+    (record(end="truncated"), "line 2", "field final_states", "Write `final_states`"),
+    (record(end="over"), "line 2", "field end", "'over'"),
+    (record(players=[{"controller": "robot"}] * 2), "line 2", "field players", "'robot'"),
+    ({k: v for k, v in record().items() if k != "returns"}, "line 2", "field returns", "looks back"),
+    (b'{"format": "movelist/1", "game": "toy", "pla\0yers": []}', "line 2", "field game", "NUL"),
+    (b"not json", "line 2", "field the record", "no JSON"),
+    (b"[" * 100_000, "line 2", "field", "movelist"[:0]),
+    (b"\xff\xfe{}", "line 2", "field", "no JSON"),
+    (b"x" * 10_000_000, "line 2", "field the record", "no JSON"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bad", "place", "field", "what"), BAD, ids=range(len(BAD)))
+def test_a_bad_record_costs_its_episode_and_no_other(tmp_path, bad, place, field, what):
+    path = write_lines(tmp_path / "a.jsonl", record(), bad, record(returns=[3, -3]))
+    parts, (problem,) = read_all(path)
+    assert [part.raw.return_EP.tolist() for part in parts] == [[[1, -1], [3, -3]]]
+    assert parts[0].ordinal_E.tolist() == [0, 2]
+    text = str(problem)
+    assert f"{path}, line 2" in text and place in text and field in text and what in text
+    assert "\n" not in text and not problem.harmless
+    with pytest.raises(DataError, match="line 2"):
+        list(recordings.read(path, strict=True))
+
+
+def test_what_windows_adds_does_no_harm_and_a_long_episode_is_read(tmp_path):
+    path = tmp_path / "空 文件.jsonl"
+    long = record(steps=record()["steps"] * 70_000)
+    for step in long["steps"]:
+        step["reward"] = 0
+    lines = [json.dumps(one).encode() for one in (record(), long)]
+    assert len(lines[1]) > 10_000_000
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join([*lines, b"", b""]))
+    parts, problems = read_all(path)
+    assert not problems and join(parts).raw.num_steps == 3 + 210_000
+
+
+def test_four_episodes_finished_cut_off_without_a_step_and_of_one_step(tmp_path):
+    cut = record(end="truncated", final_states=[[1, 2], [3, 4]])
+    one = record(steps=record()["steps"][:1], returns=[4, 0])
+    path = write_lines(tmp_path / "a.jsonl", record(), cut, record(steps=[]), one)
+    (columns,), (problem,) = read_all(path)
+    assert problem.kind == "no step" and problem.harmless and "line 3" in str(problem)
+    episodes = columns.episodes(keep_forced=True).check()
+    assert episodes.truncated_E.tolist() == [False, True, False]
+    assert episodes.final_state_EPS[1].tolist() == [[1, 2], [3, 4]]
+    assert episodes.reward_N[-1] == 4  # so its advantage is 4 - V
+
+
+@pytest.mark.parametrize("cut", [1, 30, 200])
+def test_an_unfinished_end_is_read_once_it_is_whole(tmp_path, cut):
+    path = write_lines(tmp_path / "a.jsonl", record(), record(returns=[5, -5]))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    (first,), problems = read_all(path)
+    path.write_bytes(whole)
+    rest, later = read_all(path, start=first.position(len(first) - 1))
+    returns = np.concatenate([part.raw.return_EP for part in (first, *rest)]).tolist()
+    assert returns == [[1, -1], [5, -5]]
+    assert all(problem.harmless for problem in problems) and not later
+    if cut > 1:  # without its newline only, the last record is whole
+        assert problems[0].kind == "unfinished" and rest[0].ordinal_E.tolist() == [1]
+
+
+def test_two_writers_in_one_file_cost_the_broken_lines(tmp_path):
+    line = json.dumps(record()).encode()
+    path = write_lines(tmp_path / "a.jsonl", line, line[:80] + line, line[80:], line)
+    (columns,), problems = read_all(path)
+    assert columns.ordinal_E.tolist() == [0, 3]
+    assert [problem.place for problem in problems] == ["line 2", "line 3"]
+
+
+def test_a_header_says_shape_and_dtype(tmp_path):
+    header = b'{"format":"movelist/1","state_shape":[1,2],"state_dtype":"uint8"}'
+    good = with_step(0, state=[255, 0])
+    for step in good["steps"][1:]:
+        step["state"] = [1, 2]
+    bad = json.loads(json.dumps(good))
+    bad["steps"][1]["state"] = [1, 256]
+    (columns,), (problem,) = read_all(write_lines(tmp_path / "a.jsonl", header, good, bad))
+    assert columns.raw.state_NS.dtype == np.uint8 and columns.widths.state_shape == (1, 2)
+    assert "a uint8 state holds another number: got 256.0" in str(problem) and "line 3" in str(problem)
+    other = header.replace(b"uint8", b"float16")
+    _, problems = read_all(write_lines(tmp_path / "b.jsonl", header, good, other))
+    assert problems[0].kind == "header" and "float16" in str(problems[0])
+
+
+def test_two_games_without_an_end_between_them_are_no_long_game(tmp_path):
+    parts, _ = read_all(write_lines(tmp_path / "a.jsonl", record(), record(returns=[5, -5])))
+    path = write(tmp_path / "a.arrows", parts[0])
+    with pa.ipc.open_stream(path.read_bytes()) as reader:
+        table = reader.read_all()
+    ends = table.column("end").to_pylist()
+    first = ends.index("terminated")
+    table = table.set_column(table.schema.get_field_index("end"), "end", [[*ends[:first], None, *ends[first + 1 :]]])
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table)
+    (columns,), (problem,) = read_all(path)
+    assert columns.raw.return_EP.tolist() == [[5, -5]] and columns.ordinal_E.tolist() == [1]
+    assert "an episode has no end, and another one follows" in str(problem) and "row 0" in str(problem)
+
+
+def test_all_streams_of_a_file_are_read_and_numbered_on(tmp_path):
+    path = tmp_path / "a.arrows"
+    for seed in (1, 2, 3):
+        write(path, columns_of(play(5, seed=seed), "leduc_poker"))
+    parts, problems = read_all(path)
+    assert not problems and np.concatenate([part.ordinal_E for part in parts]).tolist() == list(range(15))
+    rest, _ = read_all(path, start=parts[0].position(4))
+    assert np.concatenate([part.ordinal_E for part in rest]).tolist() == list(range(5, 15))
+
+
+@pytest.mark.parametrize("column", ["actions", "player", "end"])
+def test_columns_that_the_format_does_not_have_are_named(tmp_path, column):
+    path = write(tmp_path / "a.arrows", columns_of(play(3), "leduc_poker"))
+    with pa.ipc.open_stream(path.read_bytes()) as reader:
+        table = reader.read_all()
+    names = [f"{name}s" if name == column else name for name in table.column_names]
+    metadata = table.schema.metadata
+    table = table.rename_columns(names).replace_schema_metadata(metadata)
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table)
+    parts, (problem,) = read_all(path)
+    assert not parts and problem.kind == "header" and column in str(problem)
+
+
+def damaged(content, kind, place, other, bit):
+    """Bytes cut, flipped, doubled or swapped."""
+    place, other = sorted((place % len(content), other % len(content)))
+    if kind == "cut":
+        return content[:place] + content[other:]
+    if kind == "flip":
+        return content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :]
+    if kind == "double":
+        return content[:other] + content[place:]
+    middle = (place + other) // 2
+    return content[:place] + content[middle:other] + content[place:middle] + content[other:]
+
+
+REAL = columns_of(play(12), "leduc_poker")
+KNOWN = {bytes(REAL.take(np.array([e])).raw.action_id_A) for e in range(12)}
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@settings(max_examples=120)
+@given(
+    kind=st.sampled_from(["cut", "flip", "double", "swap"]),
+    place=st.integers(0, 2**31),
+    other=st.integers(0, 2**31),
+    bit=st.integers(0, 7),
+)
+def test_damage_never_changes_an_id_and_never_ends_in_an_unnamed_error(
+    tmp_path_factory, ending, kind, place, other, bit
+):
+    path = tmp_path_factory.mktemp("damage") / f"a{ending}"
+    write(path, REAL)
+    path.write_bytes(damaged(path.read_bytes(), kind, place, other, bit))
+    parts, problems = read_all(path)
+    for part in parts:
+        part.episodes(keep_forced=True).check()
+        for e in range(len(part)):
+            assert bytes(part.take(np.array([e])).raw.action_id_A) in KNOWN
+    assert parts or problems or not path.stat().st_size
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    field=st.sampled_from(
+        ["player", "state", "actions", "chosen", "reward", "log_prob", "critic_state", "action_features"]
+    ),
+    value=json_values,
+)
+def test_any_value_in_any_field_is_read_or_named(tmp_path_factory, field, value):
+    path = tmp_path_factory.mktemp("any") / "a.jsonl"
+    made = record()
+    made["steps"][1][field] = value
+    parts, problems = read_all(write_lines(path, record(), made))
+    assert sum(map(len, parts)) + len(problems) == 2 and parts[0].ordinal_E[0] == 0
+    for part in parts:
+        part.episodes().check()
+
+
+def test_a_damaged_archive_gives_its_beginning(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(record()).encode() + b"\n") + b"\x00" * 50)
+    (columns,), (problem,) = read_all(path)
+    assert len(columns) == 1 and problem.kind == "damaged" and not problem.harmless
+
+
+def test_paths_that_are_no_recordings_are_named(tmp_path):
+    with pytest.raises(DataError, match="no such file or folder"):
+        recordings.find([tmp_path / "none"])
+    with pytest.raises(DataError, match="there is no recording"):
+        recordings.find([tmp_path])
+    (tmp_path / "a.txt").write_bytes(b"")
+    with pytest.raises(DataError, match="this is no recording"):
+        recordings.find([tmp_path / "a.txt"])
+    with pytest.raises(DataError, match="no format has this name"):
+        recordings.writer(tmp_path / "a.txt")

@@ -1,0 +1,111 @@
+"""The store: equal to its recordings, whole or as before, and damage named."""
+
+import json
+
+import numpy as np
+import pytest
+
+from movelist.core.errors import DataError
+from movelist.data import store as store_module
+from movelist.data.record_rules import columns_of
+from movelist.data.store import Store, StoreWriter
+from recorded import assert_equal, play, read_all, record, write_lines
+
+
+def make(path, *seeds, keep_forced=False):
+    for seed in seeds:
+        writer = StoreWriter(path, keep_forced=keep_forced)
+        writer.add(columns_of(play(20, seed=seed), "leduc_poker"))
+        writer.commit()
+    return Store(path)
+
+
+@pytest.mark.parametrize("keep_forced", [True, False])
+def test_a_store_gives_back_what_was_recorded(tmp_path, keep_forced):
+    made = make(tmp_path / "store", 1, 2, keep_forced=keep_forced)
+    assert len(made) == 40 and len(made.shards) == 2
+    back = made.take(np.arange(20, 40))
+    expected = columns_of(play(20, seed=2), "leduc_poker").episodes(keep_forced=keep_forced)
+    assert back.episodes.state_NS.dtype == np.uint8  # the same numbers in a quarter of the bytes
+    np.testing.assert_array_equal(back.episodes.state_NS, expected.state_NS)
+    for name in ("player_N", "action_id_A", "action_offsets", "chosen_N", "log_prob_N", "reward_N", "return_EP"):
+        np.testing.assert_array_equal(getattr(back.episodes, name), getattr(expected, name))
+    assert back.episodes.num_turns == expected.num_turns
+
+
+def test_states_that_are_no_bytes_keep_their_dtype_and_mix_with_those_that_are(tmp_path):
+    whole = record()
+    for step in whole["steps"]:
+        step["state"] = [3, 4]
+    writer = StoreWriter(tmp_path / "store", keep_forced=True)
+    for number, made in enumerate((record(), whole)):
+        (columns,), _ = read_all(write_lines(tmp_path / f"{number}.jsonl", made))
+        writer.add(columns)
+        writer._flush()
+    writer.commit()
+    back = Store(tmp_path / "store").take(np.array([0, 1])).episodes
+    assert back.state_NS.dtype == np.float32
+    assert back.state_NS.tolist() == [[0.5, 0], [1, 0.25], [2, 0], [3, 4], [3, 4], [3, 4]]
+
+
+def test_a_kill_before_the_manifest_leaves_the_old_store(tmp_path, monkeypatch):
+    make(tmp_path / "store", 1)
+    real, written = store_module.write_whole, []
+
+    def killed(path, write):
+        if path.name == store_module.MANIFEST:
+            raise KeyboardInterrupt
+        written.append(path.name)
+        real(path, write)
+
+    monkeypatch.setattr(store_module, "write_whole", killed)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "store", 2)
+    assert written == ["shard-000001.safetensors"] and len(Store(tmp_path / "store")) == 20
+    monkeypatch.setattr(store_module, "write_whole", real)
+    assert len(make(tmp_path / "store", 3)) == 40
+
+
+def test_damage_is_named_and_refused(tmp_path):
+    made = make(tmp_path / "store", 1)
+    shard = tmp_path / "store" / "shard-000000.safetensors"
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"damaged: got checksum .*shard-000000"):
+        Store(made.path).take(np.array([0]))
+    shard.write_bytes(content[:-1])
+    with pytest.raises(DataError, match=r"damaged: got \d+ bytes, expected \d+ bytes .*shard-000000"):
+        Store(made.path)
+    shard.unlink()
+    with pytest.raises(DataError, match="no such file"):
+        Store(made.path)
+
+
+def test_what_does_not_belong_into_a_store_is_refused(tmp_path):
+    path = tmp_path / "store"
+    make(path, 1)
+    with pytest.raises(DataError, match="another setting: got keep_forced True, expected False"):
+        StoreWriter(path, keep_forced=True)
+    source = write_lines(tmp_path / "a.jsonl", record())
+    writer = StoreWriter(path)
+    writer.begin(source)
+    with pytest.raises(DataError, match="in the store already"):
+        writer.begin(source)
+    with pytest.raises(DataError, match="not empty"):
+        StoreWriter(tmp_path)
+    with pytest.raises(DataError, match="no episode can be used"):
+        StoreWriter(tmp_path / "new").commit()
+    with pytest.raises(DataError, match="this is no store"):
+        Store(tmp_path)
+    manifest = path / "manifest.json"
+    manifest.write_text(json.dumps({"format": "movelist-store/9"}), encoding="utf-8")
+    with pytest.raises(DataError, match="another format: got movelist-store/9"):
+        Store(path)
+    manifest.write_text("{", encoding="utf-8")
+    with pytest.raises(DataError, match="manifest of a store cannot be read"):
+        Store(path)
+
+
+def test_two_stores_of_the_same_recordings_are_equal(tmp_path):
+    one, other = (make(tmp_path / name, 1) for name in "ab")
+    assert_equal(one.take(np.arange(20)).episodes, other.take(np.arange(20)).episodes)

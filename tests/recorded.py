@@ -1,0 +1,73 @@
+"""Small recordings for the tests."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from movelist.core.settings import PlaySettings
+from movelist.data import recordings
+from movelist.data.record_rules import Columns, Problem
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "recordings" / "dou_dizhu.jsonl.gz"
+
+
+def record(**changes):
+    """Two players move A, B, A with the returns 1 and -1."""
+    steps = [
+        {"player": 0, "state": [0.5, 0], "actions": [7, 9], "chosen": 1, "reward": 0, "log_prob": -0.5},
+        {"player": 1, "state": [1, 0.25], "actions": [5, 6, 8], "chosen": 0, "reward": 0},
+        {"player": 0, "state": [2, 0], "actions": [3], "chosen": 0, "reward": 2},
+    ]
+    players = [{"controller": "policy", "policy_version": 4}, {"controller": "human"}]
+    whole = {"format": "movelist/1", "game": "toy", "players": players, "steps": steps}
+    return whole | {"returns": [1, -1], "end": "terminated"} | changes
+
+
+def with_step(number, **changes):
+    """`record` with one step changed; a field that is None is left out."""
+    made = record()
+    step = made["steps"][number] | changes
+    made["steps"][number] = {name: value for name, value in step.items() if value is not None}
+    return made
+
+
+def write_lines(path, *records):
+    """Write records, or ready lines, one a line."""
+    lines = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in records]
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return path
+
+
+def read_all(path, **arguments) -> tuple[list[Columns], list[Problem]]:
+    """All pieces of a recording, and all problems."""
+    problems: list[Problem] = []
+    return list(recordings.read(path, report=problems.append, **arguments)), problems
+
+
+def play(num_games, *, seed=0, game="leduc_poker"):
+    """Random games of a real game, forced turns and all."""
+    from movelist.games.catalog import make_game
+    from movelist.play.policy import RandomPolicy, derive_seeds
+    from movelist.play.selfplay import play_games
+
+    made = make_game(game)
+    seats = np.zeros((num_games, made.num_players), np.int64)
+    return play_games(
+        made, [RandomPolicy()], seats, derive_seeds(seed, 9, 0, num_games), PlaySettings(keep_forced=True)
+    )
+
+
+def assert_equal(one, other):
+    """Two dataclasses of arrays agree, field by field, dtypes too; places in files may differ."""
+    for name in one.__slots__:
+        a, b = getattr(one, name), getattr(other, name)
+        if name in ("line_E", "end_E", "num_turns"):
+            continue
+        if hasattr(a, "__slots__") and not isinstance(a, np.ndarray) and hasattr(a, "truncated_E"):
+            assert_equal(a, b)
+        elif isinstance(a, np.ndarray):
+            assert a.dtype == b.dtype, name
+            np.testing.assert_array_equal(a, b, err_msg=name)
+        else:
+            assert a == b, name

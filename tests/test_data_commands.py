@@ -1,0 +1,148 @@
+"""movelist check, record, convert, and train --data, as they are typed."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from movelist.cli import main
+from movelist.data.store import Store
+from movelist.run.checkpoint import load
+from recorded import EXAMPLE, record, with_step, write_lines
+
+QUICK = ["--hidden_dim", "8", "--eval_games", "0", "--no-tensorboard", "--device", "cpu"]
+
+
+def said(capsys):
+    out, err = capsys.readouterr()
+    return out, " ".join(err.split())
+
+
+def test_check_counts_and_names(tmp_path, capsys):
+    good = write_lines(tmp_path / "a.jsonl", record(), record(returns=[-1, 1]))
+    assert main(["check", str(good), "--json"]) == 0
+    found = json.loads(said(capsys)[0])
+    assert found["episodes"] == 2 and found["steps"] == 6 and found["forced_turns"] == 2
+    assert found["list_lengths"] == {"1": 2, "2": 2, "3-4": 2} and found["longest_list"] == 3
+    assert found["seats"] == {"0": {"policy 4": 2}, "1": {"human": 2}}
+    policy = next(score for score in found["scores"] if score["player"] == "policy 4")
+    assert policy["against"] == "human" and policy["win_rate"] == 0.5 and policy["mean_return"] == 0
+    low, high = policy["mean_return_interval"]
+    assert high == pytest.approx(1.96) and low == -high  # two returns, 1 and -1: deviation sqrt(2), over sqrt(2)
+    write_lines(tmp_path / "b.jsonl", record(), *[record(end="over")] * 5)
+    assert main(["check", str(tmp_path)]) == 1
+    out = said(capsys)[0]
+    assert "PROBLEM: field, 5 times" in out and out.count("b.jsonl, line") == 3 and "5 problems" in out
+
+
+def test_nothing_usable_fails(tmp_path, capsys):
+    bad = write_lines(tmp_path / "a.jsonl", record(end="over"))
+    for command in (["check"], ["train", "--out", str(tmp_path / "run"), "--data"]):
+        assert main([*command, str(bad)]) == 1
+        assert "nothing in the recordings can be used" in said(capsys)[1]
+    assert main(["convert", str(bad), "--out", str(tmp_path / "store")]) == 1
+    assert not (tmp_path / "run").exists() and not (tmp_path / "store" / "manifest.json").exists()
+    assert main(["check", str(bad), "--strict"]) == 1
+    assert "line 1" in said(capsys)[1]
+
+
+def test_record_convert_check_and_train(tmp_path, capsys):
+    recording, store, run = (str(tmp_path / name) for name in ("games.arrows", "store", "run"))
+    assert main(["record", "--game", "leduc_poker", "--episodes", "60", "--out", recording]) == 0
+    assert main(["record", "--game", "leduc_poker", "--episodes", "60", "--out", recording]) == 1
+    assert "there already" in said(capsys)[1]
+    assert main(["convert", recording, "--out", store]) == 0
+    assert len(Store(tmp_path / "store")) == 60
+    assert main(["convert", recording, "--out", str(tmp_path / "again.jsonl")]) == 0
+    assert main(["check", store, recording, str(tmp_path / "again.jsonl")]) == 0
+    capsys.readouterr()
+    flags = ["--update_frequency", "32", "--learn_from", "all", *QUICK]
+    assert main(["train", "--data", store, "--data_passes", "2", "--out", run, *flags]) == 0
+    out = said(capsys)[0]
+    assert "PPO from" in out and "Trained" in out and "4 updates" in out
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert rows[0]["data/wait_seconds"] >= 0 and rows[-1]["charts/episodes"] == 120
+    assert main(["train", "--data", store, "--out", str(tmp_path / "no"), *QUICK, "--keep_forced"]) == 2
+    assert "made with another --keep_forced" in said(capsys)[1]
+
+
+def test_stopped_and_resumed_training_is_the_whole_one(tmp_path):
+    flags = ["--data", str(EXAMPLE), "--update_frequency", "32", "--learn_from", "all", "--save_every", "1", *QUICK]
+    assert main(["train", *flags, "--out", str(tmp_path / "whole")]) == 0
+    assert main(["train", *flags, "--out", str(tmp_path / "parts"), "--total_steps", "3000"]) == 0
+    assert load(tmp_path / "parts")["learner"]["num_updates"] < 8
+    assert main(["train", "--resume", str(tmp_path / "parts"), "--total_steps", "1000000"]) == 0
+    one, other = load(tmp_path / "whole"), load(tmp_path / "parts")
+    assert one["learner"]["num_updates"] == other["learner"]["num_updates"] == 8
+    for name, weight in one["learner"]["net"].items():
+        np.testing.assert_array_equal(weight.numpy(), other["learner"]["net"][name].numpy(), err_msg=name)
+
+
+def test_training_from_data_needs_no_openspiel(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspiel", None)
+    flags = ["--data", str(EXAMPLE), "--update_frequency", "128", "--learn_from", "all", "--hidden_dim", "8"]
+    assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 0
+    assert "OpenSpiel is not installed, so there is no match at the end." in said(capsys)[0]
+    assert load(tmp_path / "run")["shape"]["action_encoder"] == "bits"
+
+
+def test_imitation_learns_what_people_chose_and_starts_ppo(tmp_path, capsys):
+    # People always take the larger id; the policy's seat is not imitated.
+    rng = np.random.default_rng(0)
+    records = []
+    for _ in range(300):
+        made = with_step(0, log_prob=None)
+        step = made["steps"][1]
+        step["actions"] = rng.choice(1000, size=3, replace=False).tolist()
+        step["chosen"] = int(np.argmax(step["actions"]))
+        records.append(made)
+    data = write_lines(tmp_path / "games.jsonl", *records)
+    flags = ["--data", str(data), "--update_frequency", "100", *QUICK, "--hidden_dim", "32", "--lr", "0.01"]
+    imitated = str(tmp_path / "imitated")
+    assert main(["train", *flags, "--imitate", "--data_passes", "10", "--out", imitated]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "imitated" / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert rows[0]["losses/policy_loss"] > 0.9 and rows[-1]["losses/policy_loss"] < 0.4  # log 3 = 1.1 at first
+    capsys.readouterr()
+    assert main(["train", *flags, "--init_from", imitated, "--out", str(tmp_path / "ppo")]) == 0
+    out = said(capsys)[0]
+    assert "--imitate learns from their games" in out
+    assert "Log-probs are missing: the present policy computes them" in out
+    assert load(tmp_path / "ppo")["learner"]["num_updates"] == load(imitated)["learner"]["num_updates"] + 3
+
+
+def test_a_log_prob_of_the_present_policy_that_disagrees_is_reported(tmp_path, capsys):
+    made = [record(players=[{"controller": "policy", "policy_version": 0}, {"controller": "human"}])] * 40
+    data = write_lines(tmp_path / "games.jsonl", *made)
+    assert main(["train", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK]) == 0
+    out = said(capsys)[0]
+    # Recorded is -0.5; the untrained network chooses evenly between two, log 0.5 = -0.69.
+    assert "Warning: 40 recorded log-probs of policy 0 differ from the present network's by up to" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--game", "tic_tac_toe"], "the data are of another game: got toy, expected tic_tac_toe"),
+        (["--watch"], "--watch needs a folder"),
+        (["--data_passes", "0"], "--data_passes cannot be used"),
+    ],
+)
+def test_what_does_not_go_together_is_wrong_use(tmp_path, capsys, flags, message):
+    data = write_lines(tmp_path / "a.jsonl", record())
+    assert main(["train", "--data", str(data), "--out", str(tmp_path / "run"), *flags]) == 2
+    assert message in said(capsys)[1]
+    assert main(["train", "--imitate"]) == 2
+    assert "together with --data" in said(capsys)[1]
+
+
+def test_the_engine_gets_each_new_policy_and_a_list_of_used_files(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_lines(folder / "a.jsonl", *[record()] * 64)
+    flags = ["--data", str(folder), "--watch", "--update_frequency", "32", "--total_steps", "60"]
+    assert main(["train", *flags, *QUICK, "--out", str(tmp_path / "run"), "--max_policy_lag", "9"]) == 0
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert saved == ["latest.json", "update-000001.pt", "update-000002.pt"]
+    used = json.loads((tmp_path / "run" / "used_files.json").read_text(encoding="utf-8"))
+    assert used == [str(folder / "a.jsonl")]

@@ -1,0 +1,59 @@
+"""The writers for engines, compiled and run; and the example of a loader of one's own."""
+
+import runpy
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from movelist.cli import main
+from movelist.data.record_rules import join
+from recorded import EXAMPLE, read_all
+
+ENGINES = EXAMPLE.parents[1] / "engines"
+
+
+def compiled(language, folder):
+    """The recorder's command."""
+    if language == "C++":
+        if not shutil.which("g++"):
+            pytest.skip("no g++")
+        flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run(["g++", *flags, str(ENGINES / "toy_recorder.cpp"), "-o", str(folder / "toy")], check=True)
+        return [str(folder / "toy")]
+    if not (shutil.which("mcs") and shutil.which("mono")):
+        pytest.skip("no mono")
+    sources = [str(ENGINES / name) for name in ("ToyRecorder.cs", "MovelistWriter.cs")]
+    subprocess.run(["mcs", "-warnaserror", *sources, f"-out:{folder / 'toy.exe'}"], check=True)
+    return ["mono", str(folder / "toy.exe")]
+
+
+@pytest.mark.parametrize("language", ["C++", "C#"])
+def test_an_engine_records_what_movelist_reads(tmp_path, language):
+    command = compiled(language, tmp_path)
+    recording = tmp_path / "games.jsonl"
+    for _ in range(2):  # the second run adds to the file
+        subprocess.run([*command, str(recording), "50"], check=True, capture_output=True)
+    parts, problems = read_all(recording)
+    columns = join(parts)
+    assert not problems and len(columns) == 100
+    assert np.unique(columns.raw.state_NS).tolist() == [0.0, np.float32(0.1)]
+    stones = columns.raw.state_NS.argmax(axis=1)
+    first = columns.raw.action_id_A[columns.raw.action_offsets[:-1]]
+    assert (first == -(2**63) + 1).all()
+    counts = np.diff(columns.raw.action_offsets)
+    assert (counts == np.minimum(3, stones)).all()
+    assert np.abs(columns.raw.log_prob_N + np.log(counts)).max() < 1e-6  # float32
+    assert columns.version_EP.tolist() == [[3, -1]] * 100
+    # The one who takes the last stone wins: that is the mover of the last step.
+    last = columns.raw.episode_offsets[1:] - 1
+    assert (columns.raw.return_EP[np.arange(100), columns.raw.player_N[last]] == 1).all()
+    run = ["--update_frequency", "64", "--hidden_dim", "8", "--no-tensorboard", "--out", str(tmp_path / "run")]
+    assert main(["train", "--data", str(recording), *run]) == 0
+
+
+def test_a_loader_of_ones_own_is_learned_from(capsys):
+    runpy.run_path(str(EXAMPLE.parents[1] / "from_my_loader.py"), run_name="__main__")
+    entropy = float(capsys.readouterr().out.split("entropy ")[1].split(",")[0])
+    assert entropy < 0.4  # from 1.2, the mean log of 2 to 5
