@@ -17,7 +17,7 @@ import torch
 from movelist import cli
 from movelist.core.errors import SettingsError
 from movelist.core.settings import MatchSettings, TrainSettings
-from movelist.run import checkpoint, train
+from movelist.run import checkpoint, recorded
 from movelist.run.log import Log
 from play.toys import Odd
 
@@ -72,7 +72,7 @@ def kuhn(tmp_path_factory):
 @pytest.fixture
 def odd_game(monkeypatch):
     """`--game` gets a game in plain Python, whatever its name."""
-    monkeypatch.setattr(train, "make_game", lambda name: Odd())
+    monkeypatch.setattr(recorded, "make_game", lambda name: Odd())
     return [word for word in KUHN if word not in ("--game", "kuhn_poker")]
 
 
@@ -193,7 +193,7 @@ def mistake(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "Expected one of {train, match}. See movelist --help"),
+        ([], "Expected one of {train, match, check, record, convert}. See movelist --help"),
         (["trian"], "Unrecognized options: trian. Did you mean movelist train?"),
         (["Match"], "Unrecognized options: Match. Did you mean movelist match?"),
         (["fly"], "Unrecognized options: fly. See movelist --help"),
@@ -343,7 +343,7 @@ def test_a_number_that_goes_bad_is_one_line(capsys, tmp_path, monkeypatch, odd_g
                 state.observe = lambda player: [float("nan")] * 4
             return state
 
-    monkeypatch.setattr(train, "make_game", lambda name: Sick())
+    monkeypatch.setattr(recorded, "make_game", lambda name: Sick())
     assert "not a finite number" in failure(capsys, *odd_game, "--out", tmp_path / "run")
 
 

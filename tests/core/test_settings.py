@@ -13,6 +13,7 @@ import pytest
 from movelist.core import settings
 from movelist.core.errors import SettingsError
 from movelist.core.settings import (
+    DataSettings,
     MatchSettings,
     ModelSettings,
     PlaySettings,
@@ -21,7 +22,7 @@ from movelist.core.settings import (
     UpdateSettings,
 )
 
-GROUPS = [ModelSettings, UpdateSettings, PlaySettings, RunSettings, MatchSettings]
+GROUPS = [ModelSettings, UpdateSettings, PlaySettings, DataSettings, RunSettings, MatchSettings]
 
 
 @pytest.mark.parametrize("kind", [*GROUPS, TrainSettings])

@@ -490,7 +490,7 @@ def test_old_and_new_of_the_same_minibatch_agree_to_1e_6(monkeypatch):
         log_ratios.append(log_prob_A.index_select(0, chosen_B) - targets.old_log_prob_B)
         return original(score_A, value_B, segments, chosen_B, targets, settings)
 
-    monkeypatch.setattr(learner_module, "ppo_loss", spy)
+    monkeypatch.setattr(learner, "loss", spy)
     learner.update(prepared, lr=0.0)
     (log_ratio_B,) = log_ratios
     assert log_ratio_B.shape == (256,)
@@ -583,8 +583,8 @@ def test_target_kl_looks_at_the_last_epoch_alone(monkeypatch):
         terms = original(score_A, value_B, segments, chosen_B, targets, settings)
         return {**terms, "approx_kl": torch.tensor(0.3 * (len(calls) - 1) * segments.num_steps)}
 
-    monkeypatch.setattr(learner_module, "ppo_loss", grows)
     learner = make_learner(epochs_per_update=4, batch_size=24, target_kl=0.2)
+    monkeypatch.setattr(learner, "loss", grows)
     assert learner.update(prepare(learner, make_games()))["perf/epochs"] == 2
 
 

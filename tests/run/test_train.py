@@ -459,7 +459,7 @@ SCRIPT = """
 import sys, time
 sys.path.insert(0, sys.argv.pop(1))
 from movelist import cli
-from movelist.run import train
+from movelist.run import recorded
 from play.toys import Odd
 
 class Slow(Odd):
@@ -469,7 +469,7 @@ class Slow(Odd):
             time.sleep(100)
         return super().new_state(seed)
 
-train.make_game = lambda name: Slow()
+recorded.make_game = lambda name: Slow()
 sys.exit(cli.main(["train", *sys.argv[1:]]))
 """
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send another process a signal")

@@ -76,10 +76,11 @@ def open_data(settings: TrainSettings, game: Game | None) -> tuple[TrainSettings
         SettingsError: The data are of another game, or settings do not go together.
     """
     if not settings.recorded.data:
-        settings = replace(settings, game=settings.game or (game_name(game) if game else "dou_dizhu"))
-        return settings, game or make_game(settings.game or ""), None
+        name = "dou_dizhu" if settings.game is None else settings.game
+        game = game or make_game(name)
+        return replace(settings, game=game_name(game) if settings.game is None else name), game, None
     data = _open(settings)
-    if settings.game and settings.game != data.widths.game:
+    if settings.game is not None and settings.game != data.widths.game:
         raise SettingsError("the data are of another game", got=data.widths.game, expected=settings.game,
                             do="Leave out --game, or give its own recordings.")  # fmt: skip
     game, note = _game_of(data.widths, game)

@@ -77,7 +77,7 @@ class Training:
             self.settings,
             say=lambda text: self.say(text),
             version=lambda: self.learner.num_updates,
-            keep_going=lambda: not self.stop,
+            keep_going=lambda: not self.stop and time.monotonic() < deadline,
         )
         self.source = self.recorded.source
 
