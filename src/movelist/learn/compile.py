@@ -157,5 +157,6 @@ class CompiledLoss:
 
 def _first_line(error: Exception) -> str:
     """The kind of an error and the first line of its text that says something."""
+    error = getattr(error, "inner_exception", error)  # what torch wraps in an error of its own
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no explanation'}"[:200]

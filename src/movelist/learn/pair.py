@@ -46,7 +46,7 @@ def pair_score(
     Source: own; tests/learn/test_pair.py holds it against the same formula written out.
     """
     if torch.compiler.is_compiling():
-        # A compiler makes one loop of the formula written out and holds no [A, H] either: 1.2 to 1.5 times as fast as
+        # A compiler makes one loop of the formula written out and holds no [A, H] either: 1.1 to 1.5 times as fast as
         # the chunks at width 128, as fast at 512 (docs/LOG.md). An exporter understands it too.
         active_AH = torch.relu(state_BH.index_select(0, step_A) + action_UH.index_select(0, unique_A))
         return (active_AH * weight_H.to(state_BH.dtype)).sum(-1)
