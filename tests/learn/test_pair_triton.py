@@ -76,9 +76,13 @@ rows[0][0, 3] = torch.nan
 score = kernel(rows, places, order)
 found["nan"] = [int(score[:3].isnan().sum()), int(score[3:].isnan().sum())]
 rows, places, order, grad = case([3, 4, 40], 20, 24, torch.float16)
-wide = results(kernel, rows, places, order, grad, torch.float32)
 got = results(kernel, rows, places, order, grad, torch.float16)
-found["half"] = [bool(torch.equal(g, w.half())) for g, w in zip(got, wide)]
+want = results(written_out, rows, places, order, grad, torch.float64)
+# Rounding once costs half of the 11th bit; sums in float16 would be off by some thousandths of the largest entry.
+found["half"] = [
+    g.dtype == torch.float16 and bool(torch.allclose(g.double(), w, rtol=2.0**-11, atol=1e-6 * float(w.abs().max())))
+    for g, w in zip(got, want)
+]
 rows, places, order, grad = case([3, 4, 1], 5, 8, torch.float32)
 transposed = [rows[0].t().contiguous().t(), rows[1].t().contiguous().t(), rows[2]]
 found["layout"] = bool(torch.equal(kernel(rows, places, order), kernel(transposed, places, order)))
