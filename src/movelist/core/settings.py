@@ -116,8 +116,8 @@ class UpdateSettings:
 
     compile: Literal["off", "on"] = "off"
     """Let torch.compile make one graph of a batch's forward pass, loss and gradient. The first update takes half a
-    minute longer; later ones gain where layers are narrow (below 512 on a CPU). With several CPU threads the same seed
-    no longer gives the same bytes. Without a C++ compiler it says so and goes on without."""
+    minute longer; on a CPU later ones gain a tenth with narrow layers (64), nothing with wide ones, and with several
+    threads the same seed no longer gives the same bytes. Without a C++ compiler it says so and goes on without."""
 
     kernels: Literal["torch", "triton"] = "torch"
     """What scores the legal actions on a GPU: "torch", or the "triton" kernel, whose sums follow a planned order, so

@@ -46,10 +46,10 @@ def pair_score(
     Source: own; tests/learn/test_pair.py holds it against the same formula written out.
     """
     if torch.compiler.is_compiling():
-        # A compiler makes one loop of the formula written out and holds no [A, H] either: 1.1 to 1.5 times as fast as
-        # the chunks at width 128, as fast at 512 (docs/LOG.md). An exporter understands it too.
+        # A compiler makes one loop of the formula written out and holds no [A, H] either; the loop over chunks below
+        # would fix their number in a graph. An exporter understands this one too.
         active_AH = torch.relu(state_BH.index_select(0, step_A) + action_UH.index_select(0, unique_A))
-        return (active_AH * weight_H.to(state_BH.dtype)).sum(-1)
+        return (active_AH * weight_H.to(state_BH.dtype)).sum(-1, dtype=_sum_dtype(state_BH))
     score_A: torch.Tensor = _PairScore.apply(  # type: ignore[no-untyped-call]
         state_BH, action_UH, weight_H.to(state_BH.dtype), step_A, unique_A
     )

@@ -47,7 +47,7 @@ def ordered_pair_score(
     """Score every pair; as `pair.pair_score`, but summed in the given order.
 
     Args:
-        state_BH: [B, H], float32, float64, float16 or bfloat16; sums are in float32 (float64 for float64).
+        state_BH: [B, H], float32, float64, float16 or bfloat16.
         action_UH: [U, H], same dtype.
         weight_H: [H], cast to it.
         step_A: int64 [A], each pair's row in `state_BH`.
@@ -55,7 +55,8 @@ def ordered_pair_score(
         order: Which pairs belong to which step and id; must agree with `step_A` and `unique_A`, which nobody checks.
 
     Returns:
-        [A]; `score_A[a] = weight_H . relu(state_BH[step_A[a]] + action_UH[unique_A[a]])`.
+        [A], float32 (float64 for float64);
+        `score_A[a] = weight_H . relu(state_BH[step_A[a]] + action_UH[unique_A[a]])`.
 
     Source: own; tests/learn/test_pair_triton.py holds it against the same formula written out.
     """
@@ -87,7 +88,7 @@ def _score(
     unique_offsets: torch.Tensor,
 ) -> torch.Tensor:
     state_BH, action_UH, weight_H = state_BH.contiguous(), action_UH.contiguous(), weight_H.contiguous()
-    score_A = state_BH.new_empty(step_A.shape)
+    score_A = state_BH.new_empty(step_A.shape, dtype=_sum_dtype(state_BH))
     num_pairs, width = len(step_A), state_BH.shape[1]
     with torch.cuda.device_of(state_BH):  # Triton starts kernels on the current device, whatever its tensors say
         _score_kernel[(triton.cdiv(num_pairs, SCORE_PAIRS),)](
@@ -101,7 +102,7 @@ def _score(
 def _(state_BH: torch.Tensor, action_UH: torch.Tensor, weight_H: torch.Tensor, step_A: torch.Tensor,
       unique_A: torch.Tensor, offsets: torch.Tensor, order_A: torch.Tensor,
       unique_offsets: torch.Tensor) -> torch.Tensor:  # fmt: skip
-    return state_BH.new_empty(step_A.shape)
+    return state_BH.new_empty(step_A.shape, dtype=_sum_dtype(state_BH))
 
 
 @torch.library.custom_op("movelist::ordered_pair_gradients", mutates_args=())
@@ -119,8 +120,7 @@ def _gradients(
     grad_A, weight_H = grad_A.contiguous(), weight_H.contiguous()
     state_BH, action_UH = state_BH.contiguous(), action_UH.contiguous()
     grad_state_BH, grad_action_UH = torch.empty_like(state_BH), torch.empty_like(action_UH)
-    sum_dtype = torch.float64 if state_BH.dtype == torch.float64 else torch.float32
-    partial_BH = torch.empty_like(state_BH, dtype=sum_dtype)  # each step's share of the weight's gradient
+    partial_BH = torch.empty_like(state_BH, dtype=_sum_dtype(state_BH))  # each step's share of the weight's gradient
     width, blocks = state_BH.shape[1], _blocks(state_BH, GRADIENT_PAIRS)
     column_blocks = triton.cdiv(width, blocks["BLOCK_H"])
     with torch.cuda.device_of(state_BH):
@@ -154,12 +154,16 @@ def _backward(ctx: Any, grad_A: torch.Tensor) -> tuple[torch.Tensor | None, ...]
 _score.register_autograd(_backward, setup_context=_remember)
 
 
+def _sum_dtype(rows: torch.Tensor) -> torch.dtype:
+    return torch.float64 if rows.dtype == torch.float64 else torch.float32
+
+
 def _blocks(rows: torch.Tensor, num_pairs: int) -> dict[str, Any]:
     """The kernels' compile-time constants: block sizes (powers of two) and the dtype of sums."""
     return {
         "BLOCK_A": num_pairs,
         "BLOCK_H": min(MAX_COLUMNS, triton.next_power_of_2(rows.shape[1])),
-        "SUM": tl.float64 if rows.dtype == torch.float64 else tl.float32,
+        "SUM": tl.float64 if _sum_dtype(rows) == torch.float64 else tl.float32,
     }
 
 
