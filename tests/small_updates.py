@@ -6,6 +6,7 @@ import torch
 from movelist.core.settings import UpdateSettings
 from movelist.data.episode import Episodes
 from movelist.learn.learner import Learner
+from movelist.learn.loss import ppo_loss
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.learn.parallel import World
 
@@ -33,12 +34,11 @@ def random_episodes(counts, seed=0, num_ids=None, state_dtype=np.float32):
     )
 
 
-def learner(*, compile="on", backend=None, hidden_dim=32, **settings):
+def learner(*, compile="on", backend=None, hidden_dim=32, loss=ppo_loss, **settings):
     torch.manual_seed(0)
     net = PolicyValueNet(ModelShape(state_size=STATE_SIZE, hidden_dim=hidden_dim))
-    made = Learner(
-        net, UpdateSettings(compile=compile, **{"epochs_per_update": 1, **settings}), World(torch.device("cpu"))
-    )
+    chosen = UpdateSettings(compile=compile, **{"epochs_per_update": 1, **settings})
+    made = Learner(net, chosen, World(torch.device("cpu")), loss=loss)
     if made.compiled is not None:
         made.compiled.backend = backend
     return made

@@ -11,6 +11,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from movelist.learn import compile as compiling
 from movelist.learn.compile import CompiledLoss
+from movelist.learn.loss import imitation_loss, ppo_loss
 from small_updates import learner, random_episodes, update
 
 # torch's compiler imports parts of torch that torch itself calls outdated.
@@ -110,8 +111,9 @@ def test_parameters_keep_their_names(fifty):
     assert list(compiled.state_dict()["net"]) == list(learner(compile="off").state_dict()["net"])
 
 
-def test_a_whole_training_step_is_that_of_eager():
-    got, want = learner(backend=TRACED), learner(compile="off")
+@pytest.mark.parametrize("loss", [ppo_loss, imitation_loss])
+def test_a_whole_training_step_is_that_of_eager(loss):
+    got, want = learner(backend=TRACED, loss=loss), learner(compile="off", loss=loss)
     counts = np.random.default_rng(3).integers(1, 30, 200)
     settings_seen = update(got, counts), update(want, counts)
     assert settings_seen[0]["perf/compiled"] == 1.0 and "perf/compiled" not in settings_seen[1]
