@@ -36,7 +36,7 @@ HOUSE: dict[str, list[str]] = {
         "watch",
     ],
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
-    "learn": ["device", "parallel", "batch", "pair", "model", "loss", "guard", "learner"],
+    "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
     "play": ["policy", "selfplay", "workers", "cluster", "arena", "survey", "export", "server"],
     "measure": ["profiler", "report", "benchmark"],
     "run": ["log", "checkpoint", "recorded", "training", "train", "api"],

@@ -421,9 +421,9 @@ def test_logged_losses_are_means_over_steps(monkeypatch):
 def test_remainders_are_spread_and_everything_stays_finite(monkeypatch, num_steps, sizes):
     seen = []
 
-    def spy(rollout, parts, columns):
+    def spy(rollout, parts, columns, **options):
         seen.extend(len(part) for part in parts)
-        return plan_batches(rollout, parts, columns)
+        return plan_batches(rollout, parts, columns, **options)
 
     learner = make_learner(batch_size=64, epochs_per_update=1)
     prepared = prepare(learner, make_games(13, num_games=1, num_steps=num_steps))

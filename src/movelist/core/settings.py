@@ -114,6 +114,15 @@ class UpdateSettings:
     use_amp: bool = False
     """Compute in bfloat16 where a GPU is faster at it; softmax and loss stay in float32. Does nothing on a CPU."""
 
+    compile: Literal["off", "on"] = "off"
+    """Let torch.compile make one graph of a batch's forward pass, loss and gradient. The first update takes half a
+    minute longer; on a CPU later ones gain a tenth with narrow layers (64), nothing with wide ones, and with several
+    threads the same seed no longer gives the same bytes. Without a C++ compiler it says so and goes on without."""
+
+    kernels: Literal["torch", "triton"] = "torch"
+    """What scores the legal actions on a GPU: "torch", or the "triton" kernel, whose sums follow a planned order, so
+    that they do not vary from run to run. Not measured on a GPU yet."""
+
     lr: float = 5e-4
     """Adam's learning rate. Too high is unstable, too low slow. Usual: 1e-4 to 1e-3."""
 

@@ -24,6 +24,25 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
+class PairOrder:
+    """In which order a batch's pairs are summed, once per step and once per unique id; a kernel that follows it needs
+    no atomic additions, and the same batch gives the same bytes.
+
+    Attributes:
+        offsets: int64 [B+1], those of the lists: step b's pairs are `offsets[b]` to `offsets[b + 1] - 1`.
+        order_A: int64 [A], all pairs, those of unique id 0 first, then those of id 1, and so on.
+        unique_offsets: int64 [U+1]: the pairs of unique id u are `order_A[unique_offsets[u]:unique_offsets[u + 1]]`.
+
+    Example: two steps that offer ids [7, 9] and [9], with the unique ids 7 and 9: `offsets` [0, 2, 3], `order_A`
+    [0, 1, 2], `unique_offsets` [0, 1, 3].
+    """
+
+    offsets: torch.Tensor
+    order_A: torch.Tensor
+    unique_offsets: torch.Tensor
+
+
+@dataclass(frozen=True)
 class Batch:
     """One forward and backward pass: B steps, A legal actions, U unique ids among them.
 
@@ -34,6 +53,7 @@ class Batch:
         row_U: int64 [U], the unique ids' rows in the rollout's table of ids.
         chosen_B: int64 [B], the chosen action's place in the flat list.
         num_unique: U.
+        order: The order of sums, if it was planned.
     """
 
     step_B: torch.Tensor
@@ -42,6 +62,7 @@ class Batch:
     row_U: torch.Tensor
     chosen_B: torch.Tensor
     num_unique: int
+    order: PairOrder | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +97,10 @@ class Rollout:
     def num_steps(self) -> int:
         """N."""
         return self.episodes.num_steps
+
+    def gather(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The batch's states [B, S] and its unique actions as the network takes them."""
+        return self.state_NS.index_select(0, batch.step_B), self.encoded_R.index_select(0, batch.row_U)
 
 
 def rollout_bytes(episodes: Episodes, num_epochs: int) -> int:
@@ -119,7 +144,7 @@ def _halve(step_B: Array, count_N: Array, max_actions: int) -> list[Array]:
 
 
 def plan_batches(
-    rollout: Rollout, parts: Sequence[Array], columns: dict[str, Array]
+    rollout: Rollout, parts: Sequence[Array], columns: dict[str, Array], *, ordered: bool = False
 ) -> tuple[list[Batch], dict[str, torch.Tensor]]:
     """Plan every batch on the host and copy all indices over at once.
 
@@ -127,18 +152,19 @@ def plan_batches(
         rollout: Where the steps are.
         parts: For each batch the numbers of its steps.
         columns: Further arrays to send along in the same copy.
+        ordered: Plan the order of sums too, for kernels that follow it; a sort of each batch's ids on the host.
 
     Returns:
         The batches, on the rollout's device, and `columns` there.
     """
-    plans = [_plan(rollout, step_B) for step_B in parts]
+    plans = [_plan(rollout, step_B, ordered) for step_B in parts]
     flat = np.concatenate([array for plan in plans for array in plan]) if plans else np.zeros(0, np.int64)
     there = to_device({"plan": flat, **columns}, rollout.device)
     pieces = iter(there.pop("plan").split([array.size for plan in plans for array in plan]))
-    return [_batch(pieces) for _ in plans], there
+    return [_batch(pieces, ordered) for _ in plans], there
 
 
-def _plan(rollout: Rollout, step_B: Array) -> tuple[Array, ...]:
+def _plan(rollout: Rollout, step_B: Array, ordered: bool) -> tuple[Array, ...]:
     """The indices of one batch, in the order of `_batch`."""
     count_B = rollout.count_N[step_B]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(count_B)])
@@ -151,10 +177,21 @@ def _plan(rollout: Rollout, step_B: Array) -> tuple[Array, ...]:
     seen_R[row_A] = 1
     row_U = np.flatnonzero(seen_R)
     seen_R[row_U] = np.arange(len(row_U))
-    return step_B, offsets, place_B, seen_R[row_A], row_U, offsets[:-1] + rollout.episodes.chosen_N[step_B]
+    unique_A = seen_R[row_A]
+    plan = step_B, offsets, place_B, unique_A, row_U, offsets[:-1] + rollout.episodes.chosen_N[step_B]
+    return (*plan, *_order(unique_A, len(row_U))) if ordered else plan
 
 
-def _batch(pieces: Iterator[torch.Tensor]) -> Batch:
+def _order(unique_A: Array, num_unique: int) -> tuple[Array, Array]:
+    """`order_A` and `unique_offsets` of a PairOrder."""
+    # 16-bit keys get numpy's radix sort, which is stable and linear in A; wider ones a merge sort.
+    keys = unique_A.astype(np.uint16) if num_unique <= 1 << 16 else unique_A
+    count_U = np.bincount(unique_A, minlength=num_unique)
+    return np.argsort(keys, kind="stable"), np.concatenate([np.zeros(1, np.int64), np.cumsum(count_U)])
+
+
+def _batch(pieces: Iterator[torch.Tensor], ordered: bool) -> Batch:
     step_B, offsets, place_A, unique_A, row_U, chosen_B = (next(pieces) for _ in range(6))
     segments = Segments(offsets, place_A, len(step_B), len(place_A))
-    return Batch(step_B, segments, unique_A, row_U, chosen_B, len(row_U))
+    order = PairOrder(offsets, next(pieces), next(pieces)) if ordered else None
+    return Batch(step_B, segments, unique_A, row_U, chosen_B, len(row_U), order)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -132,6 +134,19 @@ class LossScale:
             return
         for name, value in state.items():
             getattr(self, name).fill_(value)
+
+
+def triton_missing(device: torch.device) -> str | None:
+    """Why Triton kernels cannot run here, or None if they can."""
+    if find_spec("triton") is None:
+        return "triton is not installed here; on Linux, CUDA builds of torch bring it along"
+    if os.environ.get("TRITON_INTERPRET") == "1":  # Triton's own switch: kernels run on a CPU, to test them
+        return None
+    if device.type != "cuda":
+        return f"Triton kernels do not run on a {device.type}"
+    if torch.cuda.get_device_capability(device)[0] < 7:
+        return "Triton needs an NVIDIA card since Volta"
+    return None
 
 
 @contextmanager

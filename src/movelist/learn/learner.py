@@ -20,6 +20,7 @@ from movelist.core.metrics import Sums, span
 from movelist.core.settings import UpdateSettings
 from movelist.data.episode import Episodes
 from movelist.learn.batch import Batch, Minibatch, Rollout, plan_batches, plan_minibatches
+from movelist.learn.compile import CompiledLoss
 from movelist.learn.device import (
     LossScale,
     amp_dtype,
@@ -27,6 +28,7 @@ from movelist.learn.device import (
     explain_out_of_memory,
     release_cached_memory,
     to_device,
+    triton_missing,
 )
 from movelist.learn.guard import Guard, non_finite_places
 from movelist.learn.loss import LOSS_NAMES, Loss, Targets, ppo_loss
@@ -74,6 +76,8 @@ class Learner:
         self.returns = returns.RunningScale()
         self.loss_scale = LossScale(world.device, enabled=settings.use_amp and amp_dtype(world.device) is torch.float16)
         self.num_updates = 0
+        self.compiled = CompiledLoss(net, settings, loss) if settings.compile == "on" else None
+        self.ordered = settings.kernels == "triton" and triton_missing(world.device) is None
 
     def prepare(self, episodes: Episodes) -> Prepared:
         """Compute values, missing log-probs, advantages and returns for the steps that the policy made.
@@ -132,6 +136,13 @@ class Learner:
             release_cached_memory(self.world.device)
         return metrics
 
+    def take_notices(self) -> list[str]:
+        """What people should be told since the last call."""
+        notices: list[str] = []
+        if self.compiled is not None:
+            notices, self.compiled.notices = self.compiled.notices, []
+        return notices
+
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimiser, return scale and count, of types that a checkpoint holds."""
         return {
@@ -180,7 +191,7 @@ class Learner:
 
     def _log_probs(self, rollout: Rollout) -> torch.Tensor:
         """Log-probs of the chosen actions under the present weights, [N]."""
-        batches, _ = plan_batches(rollout, evaluation_parts(rollout.count_N), {})
+        batches, _ = plan_batches(rollout, evaluation_parts(rollout.count_N), {}, ordered=self.ordered)
         parts = []
         for batch in batches:
             score_A, _ = self._forward(rollout, batch)
@@ -243,7 +254,7 @@ class Learner:
             for _ in range(self.settings.epochs_per_update)
         ]
         parts = [part for epoch in cuts for minibatch in epoch for part in minibatch]
-        batches, targets = plan_batches(prepared.rollout, parts, prepared.targets)
+        batches, targets = plan_batches(prepared.rollout, parts, prepared.targets, ordered=self.ordered)
         supply = iter(batches)
         epochs = [
             [Minibatch([next(supply) for _ in minibatch], sum(map(len, minibatch))) for minibatch in epoch]
@@ -252,11 +263,9 @@ class Learner:
         return epochs, targets
 
     def _forward(self, rollout: Rollout, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        state_BS = rollout.state_NS.index_select(0, batch.step_B)
-        encoded_U = rollout.encoded_R.index_select(0, batch.row_U)
         with autocast(self.world.device, self.settings.use_amp):
             scores: tuple[torch.Tensor, torch.Tensor] = self.net(
-                state_BS, encoded_U, batch.segments.step_A, batch.unique_A
+                *rollout.gather(batch), batch.segments.step_A, batch.unique_A, batch.order
             )
         return scores
 
@@ -285,13 +294,18 @@ class Learner:
         self, rollout: Rollout, targets: dict[str, torch.Tensor], batch: Batch, num_steps: int
     ) -> dict[str, torch.Tensor]:
         """Add a batch's share of the minibatch's gradient; the sums of its loss terms."""
+        picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
+        scale = self.loss_scale.scale / num_steps
+        if self.compiled is not None:
+            compiled_terms = self.compiled.backward(*rollout.gather(batch), batch, picked, scale)
+            if compiled_terms is not None:
+                return compiled_terms
         with span("forward"):
             score_A, value_B = self._forward(rollout, batch)
         with span("loss"):
-            picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
             terms = self.loss(score_A, value_B, batch.segments, batch.chosen_B, picked, self.settings)
         with span("backward"):
-            (terms["loss"] * (self.loss_scale.scale / num_steps)).backward()
+            (terms["loss"] * scale).backward()
         return terms
 
     def _moved_too_far(self, sums: Sums, before: torch.Tensor) -> bool:
@@ -331,7 +345,7 @@ class Learner:
                 for b in minibatch.batches
             )
         )
-        return {**prepared.metrics, **metrics}
+        return {**prepared.metrics, **metrics, **(self.compiled.metrics() if self.compiled else {})}
 
     def _explain(
         self, prepared: Prepared, targets: dict[str, torch.Tensor], minibatch: Minibatch, number: int

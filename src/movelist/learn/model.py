@@ -22,6 +22,7 @@ from movelist.core import ragged
 from movelist.core.action_ids import to_bits, to_text
 from movelist.core.errors import DataError, SettingsError
 from movelist.core.ragged import Segments
+from movelist.learn.batch import PairOrder
 from movelist.learn.pair import pair_score
 
 
@@ -138,9 +139,21 @@ class PolicyValueNet(nn.Module):
         return self.action_to_pair(self.action_encoder(encoded_U))  # type: ignore[no-any-return]
 
     def pair(
-        self, state_BH: torch.Tensor, action_UH: torch.Tensor, step_A: torch.Tensor, unique_A: torch.Tensor
+        self,
+        state_BH: torch.Tensor,
+        action_UH: torch.Tensor,
+        step_A: torch.Tensor,
+        unique_A: torch.Tensor,
+        order: PairOrder | None = None,
     ) -> torch.Tensor:
-        """One logit for each legal action, [A], from the halves `pair_state` and `pair_action`."""
+        """One logit for each legal action, [A], from the halves `pair_state` and `pair_action`.
+
+        With an `order` the Triton kernel computes it, without one torch does.
+        """
+        if order is not None:
+            from movelist.learn.pair_triton import ordered_pair_score  # it needs triton, which not every machine has
+
+            return ordered_pair_score(state_BH, action_UH, self.pair_weight, step_A, unique_A, order)
         return pair_score(state_BH, action_UH, self.pair_weight, step_A, unique_A)
 
     def value(self, hidden_BH: torch.Tensor) -> torch.Tensor:
@@ -149,7 +162,12 @@ class PolicyValueNet(nn.Module):
         return value_B.float() if value_B.dtype in (torch.bfloat16, torch.float16) else value_B
 
     def forward(
-        self, state_BS: torch.Tensor, encoded_U: torch.Tensor, step_A: torch.Tensor, unique_A: torch.Tensor
+        self,
+        state_BS: torch.Tensor,
+        encoded_U: torch.Tensor,
+        step_A: torch.Tensor,
+        unique_A: torch.Tensor,
+        order: PairOrder | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of all legal actions, and values.
 
@@ -158,12 +176,13 @@ class PolicyValueNet(nn.Module):
             encoded_U: The batch's unique actions as `encode_ids` gives them.
             step_A: int64 [A], each legal action's step.
             unique_A: int64 [A], each legal action's row in `encoded_U`.
+            order: Use the Triton kernel, with its sums in this order; None uses torch.
 
         Returns:
             score_A, value_B.
         """
         hidden_BH = self.state_encoder(state_BS)
-        score_A = self.pair(self.pair_state(hidden_BH), self.pair_action(encoded_U), step_A, unique_A)
+        score_A = self.pair(self.pair_state(hidden_BH), self.pair_action(encoded_U), step_A, unique_A, order)
         return score_A, self.value(hidden_BH)
 
     def evaluate(

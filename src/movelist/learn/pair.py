@@ -45,6 +45,11 @@ def pair_score(
 
     Source: own; tests/learn/test_pair.py holds it against the same formula written out.
     """
+    if torch.compiler.is_compiling():
+        # A compiler makes one loop of the formula written out and holds no [A, H] either; the loop over chunks below
+        # would fix their number in a graph. An exporter understands this one too.
+        active_AH = torch.relu(state_BH.index_select(0, step_A) + action_UH.index_select(0, unique_A))
+        return (active_AH * weight_H.to(state_BH.dtype)).sum(-1, dtype=_sum_dtype(state_BH))
     score_A: torch.Tensor = _PairScore.apply(  # type: ignore[no-untyped-call]
         state_BH, action_UH, weight_H.to(state_BH.dtype), step_A, unique_A
     )

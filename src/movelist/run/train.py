@@ -112,6 +112,7 @@ def _loop(training: Training, log: Log, stop: list[int]) -> None:
         ended = time.perf_counter()
         training.count(episodes, seconds=ended - started)
 
+        log.say_all(training.learner.take_notices())
         if training.counters.episodes == len(episodes):
             log.say_all(describe_update(training.settings.update, episodes))
         due = training.learner.num_updates % training.settings.run.save_every == 0

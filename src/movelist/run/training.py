@@ -21,7 +21,7 @@ from movelist.data.episode import Episodes, Source
 from movelist.games.game import Game, action_encoder, game_name, state_size
 from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.batch import rollout_bytes
-from movelist.learn.device import amp_dtype, choose_device, missing_cuda_advice, set_up
+from movelist.learn.device import amp_dtype, choose_device, missing_cuda_advice, set_up, triton_missing
 from movelist.learn.learner import Learner, Prepared
 from movelist.learn.loss import imitation_loss, ppo_loss
 from movelist.learn.model import ModelShape, PolicyValueNet
@@ -227,6 +227,8 @@ def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
     lines = []
     if settings.update.use_amp and amp_dtype(device) is None:
         lines.append(f"--use_amp does nothing on this {device.type}: mixed precision needs a GPU with tensor cores.")
+    if settings.update.kernels == "triton" and (reason := triton_missing(device)):
+        lines.append(f"--kernels triton counts as torch: {reason}.")
     is_default = settings.play.num_games == PlaySettings().num_games
     if settings.play.num_games > settings.update.update_frequency and not is_default:
         lines.append(
