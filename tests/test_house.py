@@ -38,7 +38,7 @@ HOUSE: dict[str, list[str]] = {
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "model", "loss", "guard", "learner"],
     "play": ["policy", "selfplay", "workers", "cluster", "arena", "survey", "export", "server"],
-    "measure": ["profiler", "report", "benchmark"],
+    "measure": ["wait_kinds", "waits", "profiler", "report", "rungs", "ladder", "benchmark"],
     "run": ["log", "checkpoint", "recorded", "training", "train", "api"],
     "": ["data_commands", "cli", "__init__", "__main__"],  # the package's own files come last
 }
