@@ -38,7 +38,18 @@ HOUSE: dict[str, list[str]] = {
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "model", "loss", "guard", "learner"],
     "play": ["policy", "selfplay", "workers", "cluster", "arena", "survey", "export", "server"],
-    "measure": ["wait_kinds", "waits", "profiler", "report", "rungs", "ladder", "benchmark"],
+    "measure": [
+        "wait_kinds",
+        "waits",
+        "profiler",
+        "report",
+        "clock",
+        "rungs",
+        "minibatches",
+        "ladder",
+        "chart",
+        "benchmark",
+    ],
     "run": ["log", "checkpoint", "recorded", "training", "train", "api"],
     "": ["data_commands", "cli", "__init__", "__main__"],  # the package's own files come last
 }

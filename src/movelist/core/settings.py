@@ -361,3 +361,43 @@ class RecordSettings:
     def __post_init__(self) -> None:
         _at_least(self, 1, "episodes")
         _at_least(self, 0, "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkSettings:
+    """Ways to score lists of legal actions, from one network call a step to movelist's, timed on this machine."""
+
+    game: str = "dou_dizhu"
+    """The game whose steps are measured, played by random players."""
+
+    num_episodes: int = 200
+    """Games to take steps from: enough for the largest batch size."""
+
+    hidden_dim: int = 512
+    """Width of the network."""
+
+    batch_sizes: tuple[int, ...] = (256, 2048)
+    """Steps in a minibatch; each is measured."""
+
+    repetitions: int = 5
+    """Times that each way is timed, in turns with the others; the table shows medians."""
+
+    compile: bool = False
+    """Measure torch.compile too; it needs a C++ compiler and takes a minute to start."""
+
+    chart: Path | None = None
+    """Draw the result there, as an SVG picture."""
+
+    seed: int = 0
+    """Of the games, the steps drawn and the weights."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute. "auto" takes the GPU if there is one."""
+
+    num_threads: int | None = None
+    """CPU threads for computing. 1 is steadier on a machine that others use too."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "num_episodes", "hidden_dim", "repetitions", "num_threads")
+        _at_least(self, 0, "seed")
+        _require(self, bool(self.batch_sizes) and min(self.batch_sizes) >= 2, "batch_sizes", "each at least 2")
