@@ -157,8 +157,8 @@ def climb(
     result = Result()
     all_id_K = all_actions(episodes, num_actions, table=net.shape.action_encoder == "table", rng=rng)
     head = FullHead(net, len(all_id_K))
-    for batch_size in batch_sizes:
-        mixed = mixed_lists(episodes, batch_size, rng)
+    # All are drawn first: what is wanting is said before the first minute is spent.
+    for batch_size, mixed in [(size, mixed_lists(episodes, size, rng)) for size in batch_sizes]:
         for lengths, steps in (("mixed", mixed), ("equal", equal_lists(mixed, rng))):
             say(f"{batch_size:,} steps, {steps.num_actions:,} legal actions, lists of {lengths} length")
             sample = Sample.of(steps, _targets(net, steps, rng), all_id_K, net)
