@@ -51,7 +51,7 @@ def oracle(net: PolicyValueNet, episodes: Episodes) -> list[NDArray[np.float64]]
             scores.append(float(np.maximum(pair, 0) @ w["pair_weight"]))
         probability = np.exp(np.array(scores) - max(scores))
         probability /= probability.sum()
-        value = layer("critic.2", np.maximum(layer("critic.0", hidden), 0))[0]
+        value = layer("critic", hidden)[0]
         chosen = probability[episodes.chosen_N[step]]
         results.append((np.log(chosen), -(probability * np.log(probability)).sum(), value))
     return [np.array(column) for column in zip(*results, strict=True)]
