@@ -5,6 +5,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,10 +89,20 @@ def test_a_gpu_is_named_first() -> None:
     assert described({**MACHINE, "gpu": "Card 9000"}).startswith("Card 9000, Abacus, ")
 
 
-@pytest.mark.parametrize("wrong", [{"batch_sizes": ()}, {"batch_sizes": (1, 8)}, {"repetitions": 0}, {"hidden_dim": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"batch_sizes": ()}, {"batch_sizes": (1, 8)}, {"repetitions": 0}, {"hidden_dim": 0}, {"cpu_time": True}]
+)
 def test_settings_out_of_range(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingsError, match=f"--{next(iter(wrong))} cannot be used"):
         BenchmarkSettings(**wrong)
+
+
+@pytest.mark.parametrize("given", [{"num_threads": 2, "device": "cpu"}, {"num_threads": 1}])
+def test_cpu_time_is_for_one_thread_of_a_cpu(given: dict[str, Any]) -> None:
+    assert BenchmarkSettings(cpu_time=True, num_threads=1, device="cpu").cpu_time
+    with pytest.raises(SettingsError) as caught:
+        BenchmarkSettings(cpu_time=True, **given)
+    assert "--cpu_time cannot be used: got True, expected --num_threads 1 and --device cpu with it" in str(caught.value)
 
 
 SMALL = ["--game", "tic_tac_toe", "--hidden_dim", "8", "--num_episodes", "20", "--batch_sizes", "4", "16"]

@@ -22,7 +22,7 @@ def test_two_sizes_count_the_fixed_part_once() -> None:
 
 def test_short_work_is_repeated_and_its_median_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([0.09, 0.005, 0.01, 1.0])
-    monkeypatch.setattr(module, "clock", lambda work, device: next(seconds))
+    monkeypatch.setattr(module, "clock", lambda work, device, timer: next(seconds))
     assert typical_seconds(lambda: None, CPU) == 0.01
     assert next(seconds) == 1.0, "it stopped once a tenth of a second was full"
 
@@ -31,10 +31,12 @@ def test_clock_runs_the_work_once() -> None:
     calls: list[int] = []
     assert clock(lambda: calls.append(1), CPU) >= 0
     assert calls == [1]
+    ticks = iter([3.0, 5.5])
+    assert clock(lambda: None, CPU, lambda: next(ticks)) == 2.5
 
 
 def test_matmul_rate_counts_two_operations_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "clock", lambda work, device: 2.0)
+    monkeypatch.setattr(module, "clock", lambda work, device, timer: 2.0)
     assert matmul_rate(4, CPU) == 10 * 2 * module.MATMUL_ROWS * 4 * 4 / 2.0
 
 

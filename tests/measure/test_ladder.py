@@ -30,13 +30,13 @@ def measure(monkeypatch: pytest.MonkeyPatch, **given: Any) -> tuple[Result, list
     order: list[str] = []
     said: list[str] = []
 
-    def count(work: Callable[[], object], device: torch.device) -> float:
+    def count(work: Callable[[], object], device: torch.device, timer: Callable[[], float]) -> float:
         work()
         order.append(getattr(work, "func", work).__qualname__.rpartition(".")[2])
         return 1.0
 
     monkeypatch.setattr(module, "typical_seconds", count)
-    monkeypatch.setattr(module, "matmul_rate", lambda hidden_dim, device: order.append("product") or 1e9)
+    monkeypatch.setattr(module, "matmul_rate", lambda hidden_dim, device, timer: order.append("product") or 1e9)
     net = network(encoder="bits")
     before = {name: weight.clone() for name, weight in net.state_dict().items()}
     wanted = {"batch_sizes": (4, 80), "repetitions": 2, "num_actions": 200, "say": said.append, **given}
@@ -114,7 +114,7 @@ def test_there_is_nothing_to_transfer_to_on_a_cpu() -> None:
 
 
 def test_a_table_has_no_loop_over_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "typical_seconds", lambda work, device: 1.0)
+    monkeypatch.setattr(module, "typical_seconds", lambda work, device, timer: 1.0)
     net = network(encoder="table")
     result = climb(net, steps(40, encoder="table"), batch_sizes=(4,), repetitions=1, num_actions=NUM_ACTIONS)
     assert [row.name for row in result.rows] == ["per-sample loop", *NAMES[2:]] * 2

@@ -397,7 +397,13 @@ class BenchmarkSettings:
     num_threads: int | None = None
     """CPU threads for computing. 1 is steadier on a machine that others use too."""
 
+    cpu_time: bool = False
+    """Count the seconds of the processor instead of the clock's, with --num_threads 1 on a CPU: for a machine so busy
+    that a clock would mostly measure the others."""
+
     def __post_init__(self) -> None:
+        alone = self.num_threads == 1 and self.device == "cpu"
+        _require(self, alone or not self.cpu_time, "cpu_time", "--num_threads 1 and --device cpu with it")
         _at_least(self, 1, "num_episodes", "hidden_dim", "repetitions", "num_threads")
         _at_least(self, 0, "seed")
         _require(self, bool(self.batch_sizes) and min(self.batch_sizes) >= 2, "batch_sizes", "each at least 2")

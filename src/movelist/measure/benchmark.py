@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,7 @@ def benchmark(settings: BenchmarkSettings, episodes: Episodes | None = None) -> 
             num_actions=num_actions,
             seed=settings.seed,
             compile=settings.compile,
+            timer=time.process_time if settings.cpu_time else time.perf_counter,
             say=_say,
         )
         report = Report(_plain(settings), machine(device), result)
@@ -194,6 +196,8 @@ def print_tables(report: Report, console: Console | None = None) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     say(described(report.machine))
+    if report.settings.get("cpu_time"):
+        say("Seconds of the processor, not of the clock (--cpu_time).")
     rate = result.matmul_rate / 1e9
     say(f"Matrix product, measured between the rungs: {rate:,.1f} Gflop/s ({low:,.1f} to {high:,.1f}).")
     for num_steps in report.sizes:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
+Timer = Callable[[], float]  # seconds that have passed, since whenever
 MATMUL_ROWS = 2_048
 REPETITION_SECONDS = 0.1
 
@@ -31,24 +32,24 @@ def scaled(timings: list[tuple[int, float]], num_steps: int) -> float:
     return seconds + each * (num_steps - size)
 
 
-def clock(work: Callable[[], object], device: torch.device) -> float:
+def clock(work: Callable[[], object], device: torch.device, timer: Timer = time.perf_counter) -> float:
     """Seconds of `work`, to the end of what it started on the device."""
     wait(device)
-    started = time.perf_counter()
+    started = timer()
     work()
     wait(device)
-    return time.perf_counter() - started
+    return timer() - started
 
 
-def typical_seconds(work: Callable[[], object], device: torch.device) -> float:
+def typical_seconds(work: Callable[[], object], device: torch.device, timer: Timer = time.perf_counter) -> float:
     """The median of a tenth of a second's runs, at least one: a few milliseconds alone would measure chance."""
-    seconds = [clock(work, device)]
+    seconds = [clock(work, device, timer)]
     while sum(seconds) < REPETITION_SECONDS:
-        seconds.append(clock(work, device))
+        seconds.append(clock(work, device, timer))
     return statistics.median(seconds)
 
 
-def matmul_rate(hidden_dim: int, device: torch.device) -> float:
+def matmul_rate(hidden_dim: int, device: torch.device, timer: Timer = time.perf_counter) -> float:
     """Operations a second of a matrix product as the towers have it, best of three: the most this device gave."""
     left = torch.randn(MATMUL_ROWS, hidden_dim, device=device)
     right, out = torch.randn(hidden_dim, hidden_dim, device=device), torch.empty_like(left)
@@ -57,7 +58,7 @@ def matmul_rate(hidden_dim: int, device: torch.device) -> float:
         for _ in range(10):
             torch.mm(left, right, out=out)
 
-    best = min(clock(multiply, device) for _ in range(3))
+    best = min(clock(multiply, device, timer) for _ in range(3))
     return 10 * 2 * MATMUL_ROWS * hidden_dim**2 / best
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -20,7 +21,7 @@ from movelist.learn.learner import Learner
 from movelist.learn.loss import Targets
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
-from movelist.measure.clock import clock, exact_products, matmul_rate, scaled, typical_seconds
+from movelist.measure.clock import Timer, clock, exact_products, matmul_rate, scaled, typical_seconds
 from movelist.measure.minibatches import all_actions, equal_lists, mixed_lists
 from movelist.measure.rungs import FullHead, Rung, Sample, ladder
 
@@ -136,6 +137,7 @@ def climb(
     num_actions: int | None = None,
     seed: int = 0,
     compile: bool = False,
+    timer: Timer = time.perf_counter,
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Measure all rungs on minibatches of mixed and of equal lists.
@@ -148,6 +150,7 @@ def climb(
         num_actions: Actions of the whole game; None takes the ids in the episodes.
         seed: Of the steps drawn.
         compile: Add a rung with torch.compile, if this movelist has it.
+        timer: What seconds are counted with.
         say: Told what is being done.
 
     Raises:
@@ -166,9 +169,9 @@ def climb(
                 *_plain_rungs(net, head, sample, lengths),
                 *_trainer_rungs(net, sample, lengths, compile=compile),
             ]
-            _in_turns(timed, repetitions, net, result)
+            _in_turns(timed, repetitions, net, result, timer)
             result.rows += [one.row for one in timed]
-        _host(net, episodes, batch_size, repetitions, result)
+        _host(net, episodes, batch_size, repetitions, result, timer)
     result.transfer = transfer(episodes, batch_sizes[-1], next(net.parameters()).device)
     return result
 
@@ -270,22 +273,24 @@ def _trainer_rungs(net: PolicyValueNet, sample: Sample, lengths: str, *, compile
         yield _Timed(row, update, evaluate, (sample.num_steps,))
 
 
-def _in_turns(timed: list[_Timed], repetitions: int, net: PolicyValueNet, result: Result) -> None:
+def _in_turns(timed: list[_Timed], repetitions: int, net: PolicyValueNet, result: Result, timer: Timer) -> None:
     """Every rung once in each repetition, so that a busy moment of the machine hits all alike."""
     device = next(net.parameters()).device
     for one in timed:  # warm up: caches, allocator, optimiser states, graphs
         one.update(one.sizes[-1])
         one.evaluate(one.sizes[-1])
     for _ in range(repetitions):
-        result.matmul_rates.append(matmul_rate(net.shape.hidden_dim, device))
+        result.matmul_rates.append(matmul_rate(net.shape.hidden_dim, device, timer))
         for one in timed:
             for work, seconds in ((one.update, one.row.update_seconds), (one.evaluate, one.row.evaluate_seconds)):
-                timings = [(size, typical_seconds(partial(work, size), device)) for size in one.sizes]
+                timings = [(size, typical_seconds(partial(work, size), device, timer)) for size in one.sizes]
                 seconds.append(scaled(timings, one.row.num_steps))
     net.zero_grad(set_to_none=True)
 
 
-def _host(net: PolicyValueNet, episodes: Episodes, batch_size: int, repetitions: int, result: Result) -> None:
+def _host(
+    net: PolicyValueNet, episodes: Episodes, batch_size: int, repetitions: int, result: Result, timer: Timer
+) -> None:
     """What planning and gathering of a minibatch cost in an epoch over all episodes."""
     device = next(net.parameters()).device
     rollout = Rollout(episodes, net.encode_ids, device)
@@ -304,8 +309,8 @@ def _host(net: PolicyValueNet, episodes: Episodes, batch_size: int, repetitions:
             for _ in range(4):
                 target_N.index_select(0, batch.step_B)
 
-    planning = [clock(lambda: plan_batches(rollout, parts, {}), device) for _ in range(repetitions)]
-    gathering = [clock(gather, device) for _ in range(repetitions)]
+    planning = [clock(lambda: plan_batches(rollout, parts, {}), device, timer) for _ in range(repetitions)]
+    gathering = [clock(gather, device, timer) for _ in range(repetitions)]
     # Of a whole minibatch: the remainder is spread, so the parts are a little smaller than batch_size.
     size = batch_size / rollout.num_steps
     result.plan_seconds[batch_size] = statistics.median(planning) * size
