@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -249,19 +250,25 @@ def _trainer_rungs(net: PolicyValueNet, sample: Sample, lengths: str, *, compile
     episodes = sample.rollout.episodes
     plain = replace(SETTINGS, batch_size=sample.num_steps, max_actions_per_minibatch=episodes.num_actions)
     variants: list[tuple[str, UpdateSettings, bool]] = [("movelist's update", plain, True)]
-    if compile and "compile" in {f.name for f in fields(UpdateSettings)}:
-        given: dict[str, Any] = {"compile": "on"}
-        variants.append(("+ compile", replace(plain, **given), True))
+    offered = {f.name for f in fields(UpdateSettings)}
+    if compile and "compile" in offered:
+        variants.append(("+ compile", _with(plain, compile="on"), True))
+    if "kernels" in offered and device.type == "cuda" and find_spec("triton") is not None:
+        variants.append(("+ Triton kernel", _with(plain, kernels="triton"), True))
     if amp_dtype(device) is not None:
         variants.append(("+ mixed precision", replace(plain, use_amp=True), False))
+    with exact_products(), torch.no_grad():
+        few = sample.first(min(CHECKED_STEPS, sample.num_steps), net)
+        reference = ladder(net, FullHead(net, 1))[0].answer(net, few)[0].cpu().numpy()
+    losses: list[float] = []
     for name, settings, bounded in variants:
         learner = Learner(net, settings, World(device))
         with exact_products():
             prepared = learner.prepare(episodes)
-            expected = sample.first(min(CHECKED_STEPS, sample.num_steps), net)
-            with torch.no_grad():
-                reference = ladder(net, FullHead(net, 1))[0].answer(net, expected)[0].cpu().numpy()
+            losses.append(learner.update(prepared)["losses/loss"])
+        # An update shows its loss but no log-probs: those are of the preparation, the loss is held to the first one's.
         difference = float(np.abs(prepared.targets["old_log_prob"][: len(reference)] - reference).max())
+        difference = max(difference, abs(losses[-1] - losses[0]))
         row = _row(name, net, sample, lengths, timed_steps=sample.num_steps, difference=difference, bounded=bounded)
 
         def update(size: int, learner: Learner = learner, prepared: Any = prepared) -> object:
@@ -271,6 +278,11 @@ def _trainer_rungs(net: PolicyValueNet, sample: Sample, lengths: str, *, compile
             return learner.prepare(episodes)
 
         yield _Timed(row, update, evaluate, (sample.num_steps,))
+
+
+def _with(settings: UpdateSettings, **given: Any) -> UpdateSettings:
+    """Settings that this movelist may or may not have."""
+    return replace(settings, **given)
 
 
 def _in_turns(timed: list[_Timed], repetitions: int, net: PolicyValueNet, result: Result, timer: Timer) -> None:
