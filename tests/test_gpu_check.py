@@ -73,7 +73,7 @@ def test_the_ladder_runs_in_small(script: ModuleType, monkeypatch: pytest.Monkey
     monkeypatch.setattr(clock, "REPETITION_SECONDS", 0.0)
     report = script.run_part("ladder", small=True)
     assert report["status"] == "passed", report
-    assert len(report["result"]["rows"]) == 20 and report["result"]["machine"]["gpu"] is None
+    assert len(report["result"]["rows"]) == 22 and report["result"]["machine"]["gpu"] is None
 
 
 def test_what_pytest_needs_is_named(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,17 @@ from movelist.data.episode import Episodes
 from movelist.learn.loss import Targets, ppo_loss
 from movelist.learn.model import PolicyValueNet
 from movelist.measure.minibatches import all_actions
-from movelist.measure.rungs import FullHead, Rung, Sample, bits_by_loop, dense_loss, flat_chunked, full_mask, ladder
+from movelist.measure.rungs import (
+    FullHead,
+    Rung,
+    Sample,
+    bits_by_loop,
+    bits_one_by_one,
+    dense_loss,
+    flat_chunked,
+    full_mask,
+    ladder,
+)
 
 NUM_STEPS = 12
 ENCODERS = ["bits", "table"]
@@ -69,7 +79,7 @@ def test_every_rung_says_what_the_formula_says(encoder: str) -> None:
     expected = oracle(net, sample.rollout.episodes)
     assert np.ptp(expected[0]) > 1, "the choices should differ in probability, or a wrong sum would not show"
     same = [rung for rung in rungs if not rung.other_network]
-    assert len(same) == (8 if encoder == "bits" else 7)
+    assert len(same) == (9 if encoder == "bits" else 7)
     for rung in same:
         for what, column in zip(rung.answer(net, sample), expected, strict=True):
             # float32 has 7 digits; sums of 8 terms and a softmax lose one of them.
@@ -110,6 +120,7 @@ def test_bits_by_loop_are_the_bits() -> None:
     ids = [0, 1, -1, 2**53 + 1, 2**62 + 3, 2**63 - 1, -(2**63)]
     expected = [[((number & (2**64 - 1)) >> bit) & 1 for bit in range(64)] for number in ids]
     assert bits_by_loop(torch.tensor(ids)).tolist() == expected
+    assert bits_one_by_one(torch.tensor(ids)).tolist() == expected
 
 
 def test_the_linear_layer_agrees_with_its_legal_logits_alone() -> None:

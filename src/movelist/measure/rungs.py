@@ -1,4 +1,4 @@
-"""The rungs of the ladder: eight ways to score lists of legal actions with the same weights, slowest first.
+"""The rungs of the ladder: nine ways to score lists of legal actions with the same weights, slowest first.
 
 Each rung takes the steps of a minibatch and gives the log-probability of the chosen actions, the entropy and the value,
 each [B]. So a rung can be held against another, and the same PPO loss can be put on each. Dimensions as everywhere, and
@@ -114,10 +114,15 @@ def ladder(net: PolicyValueNet, head: FullHead) -> list[Rung]:
     """All rungs that are plain functions of a network, slowest first."""
     bits = net.shape.action_encoder == "bits"
     rungs = [
-        *([_rung("per-sample loop, 64-iteration bits", per_sample_bit_loop, most_steps=64)] if bits else []),
+        *(
+            [_rung("per-sample loop, 64 bits in a loop, each action", per_sample_action_loop, most_steps=64)]
+            if bits
+            else []
+        ),
+        *([_rung("per-sample loop, 64 bits in a loop, each list", per_sample_bit_loop, most_steps=64)] if bits else []),
         _rung("per-sample loop, vectorised bits" if bits else "per-sample loop", per_sample, most_steps=64),
         _rung("grouped by list length", grouped),
-        _rung("padded and masked", padded, most_steps=64),
+        _rung("padded and masked", padded, most_steps=256),
         _rung("mask over all actions", full_mask, most_steps=32, has_fixed_cost=True),
         _rung("mask over all actions, linear layer", head.answer, most_steps=256, has_fixed_cost=True, other=True),
         Rung("flat", flat, flat_loss(flat_scores)),
@@ -160,6 +165,22 @@ def bits_by_loop(action_id_A: torch.Tensor) -> torch.Tensor:
     for bit in range(64):
         bits[:, bit] = (action_id_A >> bit) & 1
     return bits
+
+
+def bits_one_by_one(action_id_A: torch.Tensor) -> torch.Tensor:
+    """The 64 bits of each id, [A, 64], from a loop over the actions and in it a loop over the bits."""
+    rows = []
+    for action_id in action_id_A.tolist():
+        bits = torch.zeros(64)
+        for bit in range(64):
+            bits[bit] = (action_id >> bit) & 1
+        rows.append(bits)
+    return torch.stack(rows).to(action_id_A.device)
+
+
+def per_sample_action_loop(net: PolicyValueNet, sample: Sample) -> Answer:
+    """A loop over the steps, in it one over the actions, and in it one over the 64 bits."""
+    return _each_step(net, sample, bits_one_by_one)
 
 
 def per_sample_bit_loop(net: PolicyValueNet, sample: Sample) -> Answer:
