@@ -12,8 +12,8 @@ from movelist.measure import ladder as module
 from movelist.measure.ladder import Result, Row, climb, transfer
 
 NAMES = [
-    "per-sample loop, 64 bits in a loop, each action",
-    "per-sample loop, 64 bits in a loop, each list",
+    "per-sample loop, bit loop per action",
+    "per-sample loop, bit loop per list",
     "per-sample loop, vectorised bits",
     "grouped by list length",
     "padded and masked",

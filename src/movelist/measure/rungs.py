@@ -115,11 +115,11 @@ def ladder(net: PolicyValueNet, head: FullHead) -> list[Rung]:
     bits = net.shape.action_encoder == "bits"
     rungs = [
         *(
-            [_rung("per-sample loop, 64 bits in a loop, each action", per_sample_action_loop, most_steps=64)]
+            [_rung("per-sample loop, bit loop per action", per_sample_action_loop, most_steps=64)]
             if bits
             else []
         ),
-        *([_rung("per-sample loop, 64 bits in a loop, each list", per_sample_bit_loop, most_steps=64)] if bits else []),
+        *([_rung("per-sample loop, bit loop per list", per_sample_bit_loop, most_steps=64)] if bits else []),
         _rung("per-sample loop, vectorised bits" if bits else "per-sample loop", per_sample, most_steps=64),
         _rung("grouped by list length", grouped),
         _rung("padded and masked", padded, most_steps=256),
