@@ -162,8 +162,8 @@ def made_up(num_steps: int) -> Any:
     from movelist.data.episode import Episodes, offsets_of
 
     rng = np.random.default_rng(0)
-    num_episodes, state_size, num_ids = max(1, num_steps // 24), 901, 26_057
-    # Fitted by eye to a median of 3 and a mean of 7.7 at turns with a choice.
+    num_episodes, state_size, num_ids = max(1, num_steps // 24), 162, 26_057
+    # Fitted by eye to a median of 4 and a mean of 7.9 at turns with a choice.
     count_N = np.minimum(2 + rng.geometric(0.4, num_steps) - 1 + (rng.pareto(1.3, num_steps)).astype(np.int64), 350)
     ids = np.unique(rng.integers(-(2**63), 2**63, 2 * num_ids, dtype=np.int64))[:num_ids]
     favourite = (num_ids * rng.random((num_steps, 700)) ** 4).astype(np.int64)

@@ -114,11 +114,7 @@ def ladder(net: PolicyValueNet, head: FullHead) -> list[Rung]:
     """All rungs that are plain functions of a network, slowest first."""
     bits = net.shape.action_encoder == "bits"
     rungs = [
-        *(
-            [_rung("per-sample loop, bit loop per action", per_sample_action_loop, most_steps=64)]
-            if bits
-            else []
-        ),
+        *([_rung("per-sample loop, bit loop per action", per_sample_action_loop, most_steps=64)] if bits else []),
         *([_rung("per-sample loop, bit loop per list", per_sample_bit_loop, most_steps=64)] if bits else []),
         _rung("per-sample loop, vectorised bits" if bits else "per-sample loop", per_sample, most_steps=64),
         _rung("grouped by list length", grouped),
