@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+RECORDINGS = ROOT / "examples" / "recordings"
 SECONDS = {"machine": 40, "waits": 60, "tests": 120, "kernels": 100, "precision": 40, "ladder": 140, "training": 60}
 OPTIONAL = ("triton", "pyspiel", "pytest", "hypothesis", "pyarrow", "msgspec")
 
@@ -143,16 +144,17 @@ def device() -> Any:
 
 
 def some_episodes(num_steps: int) -> tuple[Any, str]:
-    """Steps with choices, and where they are from: OpenSpiel's dou dizhu, else made up in its likeness."""
-    if importlib.util.find_spec("pyspiel") is not None:
-        from movelist.core.settings import PlaySettings
-        from movelist.games.catalog import make_game
-        from movelist.play.policy import RandomPolicy
-        from movelist.play.selfplay import SelfPlay
+    """Steps with choices, and where they are from: dou dizhu's recording that is shipped, else made up."""
+    import numpy as np
 
-        source = SelfPlay(make_game("dou_dizhu"), PlaySettings())
-        return source.collect(RandomPolicy(), max(8, num_steps // 12)), "dou_dizhu, random players"
-    return made_up(num_steps), "made up: list lengths and repeated ids as in dou_dizhu; OpenSpiel is not installed"
+    from movelist.core.benchmark_settings import BenchmarkSettings
+    from movelist.measure.benchmark import recorded_steps
+
+    if not RECORDINGS.is_dir():
+        return made_up(num_steps), f"made up in dou_dizhu's likeness: there is no folder {RECORDINGS.name}"
+    num_episodes = max(1, num_steps // 30)
+    episodes = recorded_steps(BenchmarkSettings(data=(RECORDINGS,), num_episodes=num_episodes)).episodes
+    return episodes.take(np.arange(min(num_episodes, len(episodes)))), "dou_dizhu, recorded"
 
 
 def made_up(num_steps: int) -> Any:
@@ -347,7 +349,7 @@ def ladder(small: bool) -> dict[str, Any]:
 
 
 def training(small: bool) -> dict[str, Any]:
-    """Updates as in training, timed by their spans' owner, and one of them under torch's profiler."""
+    """Updates as in training, timed, and one more of them under torch's profiler."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 

@@ -17,8 +17,9 @@ from typing import Annotated
 import tyro
 
 from movelist import data_commands
+from movelist.core.benchmark_settings import BenchmarkSettings
 from movelist.core.errors import MovelistError, SettingsError, nearest
-from movelist.core.settings import BenchmarkSettings, MatchSettings, TrainSettings
+from movelist.core.settings import MatchSettings, TrainSettings
 
 COMMANDS = ("train", "match", "check", "record", "convert", "benchmark")
 

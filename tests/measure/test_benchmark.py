@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 
 from movelist.cli import main
-from movelist.core.errors import SettingsError
-from movelist.core.settings import BenchmarkSettings
+from movelist.core.benchmark_settings import BenchmarkSettings
+from movelist.core.errors import DataError, GameError, SettingsError
 from movelist.measure import benchmark as module
 from movelist.measure import clock
-from movelist.measure.benchmark import BEST, Report, benchmark, chart, described, print_tables
+from movelist.measure.benchmark import BEST, Report, benchmark, chart, described, print_tables, recorded_steps
 from movelist.measure.ladder import Result, Row
 
 MACHINE = {
@@ -158,3 +158,32 @@ def test_episodes_of_ones_own() -> None:
     settings = BenchmarkSettings(game="tic_tac_toe", hidden_dim=8, batch_sizes=(8,), repetitions=1)
     made = benchmark(settings, episodes)
     assert made.good and made.sizes == [8]
+
+
+RECORDINGS = Path(__file__).resolve().parents[2] / "examples" / "recordings"
+
+
+@pytest.mark.usefixtures("hasty")
+def test_steps_of_recordings_need_no_game(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def missing(name: str) -> None:
+        raise GameError("there is no such game", got=name)
+
+    monkeypatch.setattr(module, "make_game", missing)
+    words = ["--data", str(RECORDINGS), *SMALL[2:], "--repetitions", "1", "--json"]
+    assert main(["benchmark", *words]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["settings"]["game"] == "dou_dizhu" and data["settings"]["data"] == [str(RECORDINGS)]
+    assert data["good"] is True and [row["num_steps"] for row in data["rows"][:: 2 * 11]] == [4, 16]
+
+
+def test_recordings_are_read_as_far_as_they_are_needed() -> None:
+    few = recorded_steps(BenchmarkSettings(data=(RECORDINGS,), num_episodes=1))
+    every = recorded_steps(BenchmarkSettings(data=(RECORDINGS,), num_episodes=10**6))
+    assert 0 < few.episodes.num_steps <= every.episodes.num_steps
+    assert (few.game, few.action_encoder) == ("dou_dizhu", "bits")
+
+
+def test_recordings_without_an_episode_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(DataError, match="nothing in the recordings can be used"):
+        recorded_steps(BenchmarkSettings(data=(tmp_path,)))

@@ -14,10 +14,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from movelist.core.settings import BenchmarkSettings, PlaySettings
-from movelist.data.episode import Episodes
+from movelist.core.benchmark_settings import BenchmarkSettings
+from movelist.core.errors import DataError, GameError, MissingExtraError
+from movelist.core.settings import PlaySettings
+from movelist.data import recordings
+from movelist.data.episode import Episodes, concatenate
 from movelist.games.catalog import make_game
-from movelist.games.game import action_encoder, state_size
+from movelist.games.game import action_encoder
 from movelist.learn.device import choose_device, set_up
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.measure.chart import Panel, svg
@@ -98,48 +101,97 @@ def benchmark(settings: BenchmarkSettings, episodes: Episodes | None = None) -> 
 
     Args:
         settings: All of them.
-        episodes: Steps to measure on; None plays `settings.num_episodes` games of `settings.game` at random.
+        episodes: Steps of `settings.game` to measure on; None reads `settings.data`, or plays.
 
     Raises:
-        MovelistError: The game, the device or the steps cannot be used.
+        MovelistError: The game, the recordings, the device or the steps cannot be used.
     """
     device = choose_device(settings.device)
     threads_before = torch.get_num_threads()
     set_up(device, settings.num_threads)
     try:
-        game = make_game(settings.game)
         if episodes is None:
-            source = SelfPlay(game, PlaySettings(), seed=settings.seed)
-            episodes = source.collect(RandomPolicy(), settings.num_episodes)
-        num_actions = getattr(game, "num_actions", None)
-        encoder = action_encoder(game)
+            steps = recorded_steps(settings) if settings.data else played_steps(settings)
+        else:
+            steps = steps_of(episodes, settings.game)
         torch.manual_seed(settings.seed)
         shape = ModelShape(
-            state_size=state_size(game),
+            state_size=steps.episodes.state_NS.shape[1],
             hidden_dim=settings.hidden_dim,
-            action_encoder=encoder,
-            num_actions=int(num_actions or 0) if encoder == "table" else 0,
+            action_encoder=steps.action_encoder,
+            num_actions=int(steps.num_actions or 0) if steps.action_encoder == "table" else 0,
         )
         net = PolicyValueNet(shape).to(device)
         with torch.no_grad():
             net.pair_weight.mul_(SCORE_GAIN)
         result = climb(
             net,
-            episodes,
+            steps.episodes,
             batch_sizes=settings.batch_sizes,
             repetitions=settings.repetitions,
-            num_actions=num_actions,
+            num_actions=steps.num_actions,
             seed=settings.seed,
             compile=settings.compile,
             timer=time.process_time if settings.cpu_time else time.perf_counter,
             say=_say,
         )
-        report = Report(_plain(settings), machine(device), result)
+        report = Report(_plain(settings) | {"game": steps.game}, machine(device), result)
     finally:
         torch.set_num_threads(threads_before)
     if settings.chart:
         settings.chart.write_text(chart(report), encoding="utf-8")
     return report
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What is measured on.
+
+    Attributes:
+        episodes: With enough steps.
+        game: Its name.
+        num_actions: Of the whole game; None where only the episodes are known.
+        action_encoder: "bits" or "table".
+    """
+
+    episodes: Episodes
+    game: str
+    num_actions: int | None
+    action_encoder: str
+
+
+def played_steps(settings: BenchmarkSettings) -> Steps:
+    """Games of random players."""
+    source = SelfPlay(make_game(settings.game), PlaySettings(), seed=settings.seed)
+    return steps_of(source.collect(RandomPolicy(), settings.num_episodes), settings.game)
+
+
+def recorded_steps(settings: BenchmarkSettings) -> Steps:
+    """The first episodes of the recordings.
+
+    Raises:
+        DataError: There are no recordings, or none can be used.
+    """
+    parts: list[Episodes] = []
+    game = ""
+    for file in recordings.find(settings.data):
+        for columns in recordings.read(file):
+            game = columns.widths.game
+            parts.append(columns.episodes())
+            if sum(map(len, parts)) >= settings.num_episodes:
+                return steps_of(concatenate(parts), game)
+    if not parts:
+        raise DataError("nothing in the recordings can be used", where=", ".join(map(str, settings.data)))
+    return steps_of(concatenate(parts), game)
+
+
+def steps_of(episodes: Episodes, game: str) -> Steps:
+    """Episodes of a game, which need not be installed: without it, its ids are taken as bits."""
+    try:
+        made = make_game(game)
+    except (GameError, MissingExtraError):
+        return Steps(episodes, game, None, "bits")
+    return Steps(episodes, game, getattr(made, "num_actions", None), action_encoder(made))
 
 
 def _say(text: str) -> None:
@@ -149,7 +201,8 @@ def _say(text: str) -> None:
 def _plain(settings: BenchmarkSettings) -> dict[str, Any]:
     names = BenchmarkSettings.__dataclass_fields__
     values = {name: getattr(settings, name) for name in names}
-    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    return plain | {"data": [str(path) for path in settings.data]}
 
 
 def machine(device: torch.device) -> dict[str, Any]:
