@@ -108,7 +108,7 @@ def test_help_names_every_flag_and_says_something_of_it(capsys):
 
 
 def test_every_flag_that_the_documentation_names_is_there(capsys):
-    for command in ("train", "match"):
+    for command in ("train", "match", "benchmark"):
         assert run(command, "--help") == 0
     known = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) | {"--data", "--logdir", "--help"}
     for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
@@ -193,7 +193,7 @@ def mistake(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "Expected one of {train, match, check, record, convert}. See movelist --help"),
+        ([], "Expected one of {train, match, check, record, convert, benchmark}. See movelist --help"),
         (["trian"], "Unrecognized options: trian. Did you mean movelist train?"),
         (["Match"], "Unrecognized options: Match. Did you mean movelist match?"),
         (["fly"], "Unrecognized options: fly. See movelist --help"),

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "movelist"
 
 HOUSE: dict[str, list[str]] = {
-    "core": ["errors", "settings", "action_ids", "ragged", "returns", "metrics"],
+    "core": ["errors", "settings", "benchmark_settings", "action_ids", "ragged", "returns", "metrics"],
     "data": [
         "episode",
         "record_format",
@@ -38,7 +38,18 @@ HOUSE: dict[str, list[str]] = {
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
     "play": ["policy", "selfplay", "workers", "cluster", "arena", "survey", "export", "server"],
-    "measure": ["profiler", "report", "benchmark"],
+    "measure": [
+        "wait_kinds",
+        "waits",
+        "profiler",
+        "report",
+        "clock",
+        "rungs",
+        "minibatches",
+        "ladder",
+        "chart",
+        "benchmark",
+    ],
     "run": ["log", "checkpoint", "recorded", "training", "train", "api"],
     "": ["data_commands", "cli", "__init__", "__main__"],  # the package's own files come last
 }
