@@ -37,7 +37,10 @@ HOUSE: dict[str, list[str]] = {
     ],
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "model", "loss", "guard", "learner"],
-    "play": ["policy", "selfplay", "workers", "cluster", "arena", "survey", "export", "server"],
+    "play": [
+        *("policy", "selfplay", "workers", "cluster", "arena", "survey"),
+        *("policy_info", "weights_file", "onnx_graph", "exported", "export", "terminal", "server"),
+    ],
     "measure": ["profiler", "report", "benchmark"],
     "run": ["log", "checkpoint", "recorded", "training", "train", "api"],
     "": ["data_commands", "cli", "__init__", "__main__"],  # the package's own files come last
@@ -50,7 +53,7 @@ ORDER = [
     for name in (["__init__", *names] if room else names)
 ]
 RANK = {module: rank for rank, module in enumerate(ORDER)}
-OPTIONAL = {"pyspiel", "open_spiel", "pettingzoo", "gymnasium", "ray", "onnx", "onnxruntime", "aiohttp", "websockets"}
+OPTIONAL = {"pyspiel", "open_spiel", "pettingzoo", "gymnasium", "ray", "onnx", "onnxruntime", "onnxscript", "aiohttp", "websockets"}
 MAX_MODULE_LINES, MAX_FUNCTION_LINES = 400, 80
 
 
