@@ -43,7 +43,7 @@ HOUSE: dict[str, list[str]] = {
     ],
     "measure": ["profiler", "report", "benchmark"],
     "run": ["log", "checkpoint", "recorded", "training", "train", "api"],
-    "": ["data_commands", "cli", "__init__", "__main__"],  # the package's own files come last
+    "": ["data_commands", "policy_commands", "cli", "__init__", "__main__"],  # the package's own files come last
 }
 # A room's __init__ comes before its modules: what it imported, each of them would import. So it imports nothing of
 # its own room.

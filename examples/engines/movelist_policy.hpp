@@ -46,7 +46,8 @@ struct Expected {
 struct Info {
     std::string game, state_layout, action_encoder, movelist, settings_hash;
     std::uint64_t policy_version = 0;
-    std::size_t state_size = 0, hidden_dim = 0, num_actions = 0;  // num_actions: rows of the table; 0 for bits
+    std::size_t state_size = 0, hidden_dim = 0, action_hidden_dim = 0;
+    std::size_t num_actions = 0;  // rows of the table; 0 for bits
 };
 
 // How to choose.
@@ -68,19 +69,20 @@ struct Choice {
 namespace detail {
 
 constexpr std::size_t kKeptActions = 1024;       // halves of scores that are kept; a power of two
+constexpr std::size_t kPlaces = 4;               // an id may lie in any of these places side by side
 constexpr std::size_t kLargest = 1u << 24;       // no size in a file may be larger
 constexpr std::size_t kChecksumBytes = 4;
 
 using Floats = std::vector<float>;
 
-// Matrices lie transposed, [in, out], so that one input adds a whole row: rows whose input is 0 are skipped, which is
+// S: state_size, H: hidden_dim, W: action_hidden_dim. Matrices lie transposed, [in, out], so that one input adds a whole row: rows whose input is 0 are skipped, which is
 // half of them after a relu, and compilers vectorise the addition without being allowed to reorder sums.
 struct Weights {
     Info info;
     Floats state1, state1_bias, state2, state2_bias;  // [S, H], [H], [H, H], [H]
     Floats state_to_pair, state_to_pair_bias;         // [H, H], [H]
-    Floats action1, action1_bias;                     // bits: [64, H], [H]; table: [num_actions, H], empty
-    Floats action_to_pair, pair;                      // [H, H], [H]
+    Floats action1, action1_bias;                     // bits: [64, W], [W]; table: [num_actions, W], empty
+    Floats action_to_pair, pair;                      // [W, H], [H]
 };
 
 inline std::uint32_t crc32(const unsigned char* bytes, std::size_t size) {
@@ -330,14 +332,16 @@ private:
             return fail("this is no weights file of movelist: format '" + text("format") +
                         "', expected 'movelist-weights/1'. Export with --profile weights.");
         }
-        std::uint64_t state_size = 0, hidden_dim = 0, num_actions = 0;
+        std::uint64_t state_size = 0, hidden_dim = 0, action_hidden_dim = 0, num_actions = 0;
         if (!number("policy_version", std::numeric_limits<std::uint64_t>::max(), &info->policy_version) ||
             !number("state_size", kLargest, &state_size) || !number("hidden_dim", kLargest, &hidden_dim) ||
+            !number("action_hidden_dim", kLargest, &action_hidden_dim) ||
             !number("num_actions", kLargest, &num_actions)) {
             return false;
         }
         info->state_size = static_cast<std::size_t>(state_size);
         info->hidden_dim = static_cast<std::size_t>(hidden_dim);
+        info->action_hidden_dim = static_cast<std::size_t>(action_hidden_dim);
         info->num_actions = static_cast<std::size_t>(num_actions);
         info->game = text("game");
         info->state_layout = text("state_layout");
@@ -346,7 +350,7 @@ private:
         info->settings_hash = text("settings_hash");
         const bool bits = info->action_encoder == "bits" && num_actions == 0;
         const bool table = info->action_encoder == "table" && num_actions > 0;
-        if ((!bits && !table) || state_size == 0 || hidden_dim == 0) {
+        if ((!bits && !table) || state_size == 0 || hidden_dim == 0 || action_hidden_dim == 0) {
             return fail("the policy file has no proper sizes for action_encoder '" + info->action_encoder + "'.");
         }
         return true;
@@ -364,15 +368,15 @@ private:
     }
 
     bool read_weights(Weights& w) {
-        const std::size_t S = w.info.state_size, H = w.info.hidden_dim;
+        const std::size_t S = w.info.state_size, H = w.info.hidden_dim, W = w.info.action_hidden_dim;
         const bool table = w.info.action_encoder == "table";
         return matrix("state1.weight", H, S, &w.state1) && vector("state1.bias", H, &w.state1_bias) &&
                matrix("state2.weight", H, H, &w.state2) && vector("state2.bias", H, &w.state2_bias) &&
                matrix("state_to_pair.weight", H, H, &w.state_to_pair) &&
                vector("state_to_pair.bias", H, &w.state_to_pair_bias) &&
-               (table ? plain("action_table", {w.info.num_actions, H}, &w.action1)
-                      : matrix("action1.weight", H, 64, &w.action1) && vector("action1.bias", H, &w.action1_bias)) &&
-               matrix("action_to_pair.weight", H, H, &w.action_to_pair) && vector("pair.weight", H, &w.pair);
+               (table ? plain("action_table", {w.info.num_actions, W}, &w.action1)
+                      : matrix("action1.weight", W, 64, &w.action1) && vector("action1.bias", W, &w.action1_bias)) &&
+               matrix("action_to_pair.weight", H, W, &w.action_to_pair) && vector("pair.weight", H, &w.pair);
     }
 
     bool vector(const char* name, std::size_t size, Floats* out) { return plain(name, {size}, out); }
@@ -473,11 +477,12 @@ private:
         first_.resize(H);
         second_.resize(H);
         state_half_.resize(H);
-        action_.resize(H);
+        action_.resize(weights_->info.action_hidden_dim);
         kept_id_.resize(detail::kKeptActions);
         kept_.resize(detail::kKeptActions, 0);
         kept_half_.resize(detail::kKeptActions * H);
-        used_.reserve(std::max(weights_->info.state_size, H));
+        oldest_.resize(detail::kKeptActions / detail::kPlaces, 0);
+        used_.reserve(std::max({weights_->info.state_size, H, weights_->info.action_hidden_dim}));
         logits_.reserve(512);
         log_probs_.reserve(512);
         drawn_from_.reserve(512);
@@ -491,6 +496,7 @@ private:
     std::vector<std::size_t> used_, order_;
     std::vector<std::int64_t> kept_id_;
     std::vector<char> kept_;
+    std::vector<unsigned char> oldest_;  // in each group of kPlaces, the place that goes next
     std::vector<float> kept_half_;  // [kKeptActions, H]
 
     bool good(const float* state, std::size_t state_size, const std::int64_t* ids, std::size_t count, const Play& play) {
@@ -557,24 +563,27 @@ private:
     // V h_action of an id, [H]; valid until the next call, which may need its place.
     const float* half_of(std::int64_t id) {
         const detail::Weights& w = *weights_;
-        const std::size_t H = w.info.hidden_dim;
+        const std::size_t H = w.info.hidden_dim, W = w.info.action_hidden_dim;
         const std::uint64_t bits = static_cast<std::uint64_t>(id);
-        const std::size_t slot = static_cast<std::size_t>(detail::mix(bits) & (detail::kKeptActions - 1));
+        const std::size_t begin = static_cast<std::size_t>(detail::mix(bits)) & (detail::kKeptActions - detail::kPlaces);
+        for (std::size_t place = begin; place < begin + detail::kPlaces; ++place) {
+            if (kept_[place] && kept_id_[place] == id) return kept_half_.data() + place * H;
+        }
+        const std::size_t slot = begin + oldest_[begin / detail::kPlaces]++ % detail::kPlaces;
         float* half = kept_half_.data() + slot * H;
-        if (kept_[slot] && kept_id_[slot] == id) return half;
         if (w.info.num_actions > 0) {
-            std::copy_n(w.action1.begin() + static_cast<std::ptrdiff_t>(bits * H), H, action_.begin());
+            std::copy_n(w.action1.begin() + static_cast<std::ptrdiff_t>(bits * W), W, action_.begin());
         } else {
             std::copy(w.action1_bias.begin(), w.action1_bias.end(), action_.begin());
             for (std::size_t bit = 0; bit < 64; ++bit) {
                 if (!((bits >> bit) & 1u)) continue;
-                const float* row = w.action1.data() + bit * H;
-                for (std::size_t h = 0; h < H; ++h) action_[h] += row[h];
+                const float* row = w.action1.data() + bit * W;
+                for (std::size_t h = 0; h < W; ++h) action_[h] += row[h];
             }
         }
         relu(action_);
         std::fill_n(half, H, 0.0f);
-        add_product(action_.data(), H, w.action_to_pair, half);
+        add_product(action_.data(), W, w.action_to_pair, half);
         kept_[slot] = 1;
         kept_id_[slot] = id;
         return half;

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +56,10 @@ class ExportReport:
     num_lists: int
     num_actions: int
     max_logit_error: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain types."""
+        return asdict(self) | {"path": str(self.path)}
 
     def __str__(self) -> str:
         return (
@@ -141,9 +145,7 @@ def _prove(
     return num_actions, worst
 
 
-def random_lists(
-    net: PolicyValueNet, num_steps: int, generator: np.random.Generator
-) -> tuple[Array, Array, Segments]:
+def random_lists(net: PolicyValueNet, num_steps: int, generator: np.random.Generator) -> tuple[Array, Array, Segments]:
     """States, and lists of 1 to 400 random ids (no more than a table has rows).
 
     Returns:
@@ -174,16 +176,20 @@ def _compare(
     lists = segments.to(device)
     every = torch.arange(segments.num_actions, device=device)
     score_A, value_B = net(torch.from_numpy(state_BS).to(device), net.encode_ids(ids.to(device)), lists.step_A, every)
-    expected = {"logit": score_A, "log_prob": ragged.log_softmax(score_A, lists)} | ({"value": value_B} if value else {})
+    expected = {"logit": score_A, "log_prob": ragged.log_softmax(score_A, lists)} | (
+        {"value": value_B} if value else {}
+    )
     expected = {name: tensor.float().cpu() for name, tensor in expected.items()}
     found = {name: torch.from_numpy(array) for name, array in scorer.score(state_BS, action_id_A, segments).items()}
     errors = {name: _relative_error(found[name], expected[name], segments) for name in expected}
     for name, error in errors.items():
         if not error <= TOLERANCE:
             raise CheckpointError(
-                f"the exported file is not equal to torch: {name}", got=f"{error:.1e} off", expected=f"at most {TOLERANCE}",
-                where=f"{segments.num_steps} lists", do="Nothing was written. Is the state encoder free of randomness?",
-            )  # fmt: skip
+                f"the exported file is not equal to torch: {name}",
+                got=f"{error:.1e} off",
+                expected=f"at most {TOLERANCE:.0e}",
+                do="Nothing was written. Is the state encoder free of randomness?",
+            )
     _check_best(found["logit"], expected["logit"], segments)
     return errors["logit"]
 
@@ -191,7 +197,9 @@ def _compare(
 def _relative_error(found: torch.Tensor, expected: torch.Tensor, segments: Segments) -> float:
     """The largest difference, over the largest number of its list or 1."""
     if found.shape != expected.shape:
-        raise CheckpointError("the exported file gives another size", got=list(found.shape), expected=list(expected.shape))
+        raise CheckpointError(
+            "the exported file gives another size", got=list(found.shape), expected=list(expected.shape)
+        )
     if len(expected) != segments.num_actions:
         scale = expected.abs().clamp_min(1.0)
     else:
@@ -203,8 +211,8 @@ def _relative_error(found: torch.Tensor, expected: torch.Tensor, segments: Segme
 def _check_best(found_A: torch.Tensor, expected_A: torch.Tensor, segments: Segments) -> None:
     """The same best action, unless torch's own scores of the two are nearer than the tolerance."""
     starts = segments.offsets[:-1]
-    best, other = expected_A[starts + ragged.argmax(expected_A, segments)], expected_A[
-        starts + ragged.argmax(found_A, segments)]  # fmt: skip
+    best = expected_A[starts + ragged.argmax(expected_A, segments)]
+    other = expected_A[starts + ragged.argmax(found_A, segments)]
     gap = float(((best - other) / best.abs().clamp_min(1.0)).max())
     if not gap <= 2 * TOLERANCE:
         raise CheckpointError("the exported file prefers another action than torch", got=f"a score {gap:.1e} lower")
@@ -239,7 +247,12 @@ def _replace(beside: Path, path: Path) -> None:
 
 
 def publish(
-    net: PolicyValueNet, info: PolicyInfo, folder: Path, *, onnx: Literal["ort", "sentis15"] | None = None, keep: int = 3
+    net: PolicyValueNet,
+    info: PolicyInfo,
+    folder: Path,
+    *,
+    onnx: Literal["ort", "sentis15"] | None = None,
+    keep: int = 3,
 ) -> dict[str, Any]:
     """Write `policy-<version>` for engines that play while training goes on, then point `latest.json` at it.
 
@@ -257,8 +270,8 @@ def publish(
         MovelistError: As `export_net`; latest.json still names the version before.
     """
     latest: dict[str, Any] = {"policy_version": info.policy_version}
-    wanted: dict[str, Profile] = {"weights": "weights"} | ({"onnx": onnx} if onnx else {})
-    for kind, profile in wanted.items():
+    wanted: list[tuple[str, Profile]] = [("weights", "weights")]
+    for kind, profile in [*wanted, *([("onnx", onnx)] if onnx else [])]:
         path = folder / f"policy-{info.policy_version}{SUFFIX_OF[profile]}"
         export_net(net, info, path, profile)
         latest[kind] = path.name

@@ -179,15 +179,22 @@ def scorer_of(content: bytes, where: str) -> Scorer:
     return OnnxScorer(content, where) if suffix == ".onnx" else WeightsScorer(content, where)
 
 
-def load_exported(path: Path, *, greedy: bool = True) -> ExportedPolicy:
+def load_exported(path: Path, *, greedy: bool = True, **expected: object) -> ExportedPolicy:
     """The player in an exported file.
 
+    Args:
+        path: The file.
+        greedy: Always the likeliest action instead of drawing by probability.
+        **expected: Fields of PolicyInfo that have to agree, as in `state_layout="float32[97]"`.
+
     Raises:
-        CheckpointError: There is no such file, it is damaged, or it was not written by movelist.
+        CheckpointError: There is no such file, it is damaged, was not written by movelist, or is for something else.
         MissingExtraError: It is ONNX and onnxruntime is not installed.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
         raise CheckpointError("a policy file cannot be read", got=error.strerror, where=str(path)) from None
-    return ExportedPolicy(scorer_of(content, str(path)), greedy=greedy)
+    scorer = scorer_of(content, str(path))
+    scorer.info.check(str(path), **expected)
+    return ExportedPolicy(scorer, greedy=greedy)

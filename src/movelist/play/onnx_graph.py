@@ -7,8 +7,8 @@ torch.onnx, and its graph is put in its place.
 `ort`, opset 18: state [B, S], actions [A, 64] float32 or [A] int64 table rows, segment [A] int64 (each action's state)
 -> logit [A], log_prob [A], and value [B] if asked for.
 
-`sentis15`, opset 15, for Unity: state [B, S], actions [B, N, 64] float32 or [B, N] int32, mask [B, N] float32 (1 legal, 0
-padding) -> the same as [B, N]. No tensor in it has 64-bit integers.
+`sentis15`, opset 15, for Unity: state [B, S], actions [B, N, 64] float32 or [B, N] int32, mask [B, N] float32 (1 legal,
+0 padding) -> the same as [B, N]. No tensor in it has 64-bit integers.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ IR_VERSION = 8  # the oldest that knows opset 18; older runtimes refuse newer fi
 PADDING_LOGIT = -1e9  # exp of it is 0, and it is finite where -infinity times 0 is not
 
 # What Unity's Inference Engine (Sentis 2.1 and later) lists under "Supported ONNX operators" and a policy can need.
-SENTIS_OPERATORS = frozenset(
+_SENTIS_OPERATORS = (
     "Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat Constant ConstantOfShape Conv Div "
     "Dropout Einsum Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gemm GlobalAveragePool "
     "GlobalMaxPool Greater GreaterOrEqual HardSigmoid HardSwish Identity InstanceNormalization LayerNormalization "
     "LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mul Neg Not Or Pad Pow PRelu Range Reciprocal "
     "ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape ScatterElements ScatterND Selu "
     "Shape Sigmoid Sign Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh Tile TopK Transpose "
-    "Unsqueeze Where Xor".split()
+    "Unsqueeze Where Xor"
 )
+SENTIS_OPERATORS = frozenset(_SENTIS_OPERATORS.split())
 # Inputs that ONNX itself defines as 64-bit (a shape, axes, places to cut): Unity reads them when it imports the file.
 _SHAPE_INPUTS = {
     "Reshape": {1}, "Unsqueeze": {1}, "Squeeze": {1}, "ReduceSum": {1}, "Slice": {1, 2, 3, 4}, "Split": {1},
@@ -98,14 +99,15 @@ class _Graph:
     def module(self, name: str, module: nn.Module, value: str, width: int) -> str:
         """A state encoder or critic: linear layers and relus as they are, anything else through torch.onnx."""
         layers = module.layers if type(module) is StateEncoder else module
-        if not (type(layers) is nn.Sequential and all(type(part) in (nn.Linear, nn.ReLU) for part in layers)):
+        parts = list(layers) if type(layers) is nn.Sequential else [layers]
+        if not all(type(part) in (nn.Linear, nn.ReLU) for part in parts):
             return self._traced(name, module, value, width)
-        for place, part in enumerate(layers):
-            value = self.linear(f"{name}.{place}", part, value) if type(part) is nn.Linear else self.op("Relu", value)
+        for place, part in enumerate(parts):
+            value = self.linear(f"{name}.{place}", part, value) if isinstance(part, nn.Linear) else self.op("Relu", value)
         return value
 
     def _traced(self, name: str, module: nn.Module, value: str, width: int) -> str:
-        """The operators of a module [B, width] -> [B, any], as torch.onnx writes them, with `name` before every name."""
+        """The operators of a module [B, width] -> [B, any] as torch.onnx writes them, `name` before every name."""
         part = self.onnx.compose.add_prefix(_export_module(module, width, self.opset), f"{name}/")
         self.op("Identity", value, name=part.graph.input[0].name)
         self.nodes += part.graph.node
@@ -113,7 +115,7 @@ class _Graph:
         return str(part.graph.output[0].name)
 
 
-def _export_module(module: nn.Module, width: int, opset: int) -> onnx.ModelProto:
+def _export_module(module: nn.Module, width: int, opset: int) -> Any:
     """torch's own export of a module, from an example whose sizes differ and are at least 2."""
     batch = 3 if width != 3 else 5
     module = copy.deepcopy(module).cpu().eval()
@@ -164,7 +166,7 @@ class _quiet:
         self.logger.setLevel(self.level)
 
 
-def build(net: PolicyValueNet, profile: str, metadata: dict[str, str], *, value: bool) -> onnx.ModelProto:
+def build(net: PolicyValueNet, profile: str, metadata: dict[str, str], *, value: bool) -> Any:
     """The model of a network.
 
     Args:
@@ -244,7 +246,10 @@ def _score_padded(graph: _Graph, net: PolicyValueNet, state_half: str, action_ha
     weight = graph.constant("pair.weight", net.pair_weight * net.shape.hidden_dim)
     scores = graph.op("ReduceMean", graph.op("Mul", pairs, weight), axes=[2], keepdims=0)  # [N, B]
     legal = graph.op("Mul", graph.op("Transpose", scores, perm=[1, 0]), "mask")  # [B, N]
-    one, lowest = graph.constant("one", np.float32([1.0])), graph.constant("lowest", np.float32([PADDING_LOGIT]))
+    one, lowest = (
+        graph.constant("one", np.ones(1, np.float32)),
+        graph.constant("lowest", np.full(1, PADDING_LOGIT, np.float32)),
+    )
     padding = graph.op("Mul", graph.op("Sub", one, "mask"), lowest)
     graph.op("LogSoftmax", graph.op("Add", legal, padding, name="logit"), name="log_prob", axis=1)
     bits = net.shape.action_encoder == "bits"

@@ -26,6 +26,7 @@ class PolicyInfo:
         num_actions: Rows of the table; 0 for "bits".
         state_size: S.
         hidden_dim: H.
+        action_hidden_dim: Width of the action tower.
         state_layout: What the numbers of a state mean, such as "float32[97]"; change it whenever the meaning changes.
         settings_hash: Of the training's settings, 16 hexadecimal digits; "" where they are not known.
         return_scale: By this the network's values were divided: value times scale is in the game's own units.
@@ -38,6 +39,7 @@ class PolicyInfo:
     num_actions: int
     state_size: int
     hidden_dim: int
+    action_hidden_dim: int
     state_layout: str
     settings_hash: str = ""
     return_scale: float = 1.0
@@ -64,16 +66,17 @@ class PolicyInfo:
                 ) from None
         return cls(**values)
 
-    def check(self, where: str, *, game: str | None = None, state_layout: str | None = None) -> None:
-        """Refuse a file of another game or state layout; None accepts any.
+    def check(self, where: str, **expected: object) -> None:
+        """Refuse a file that is of another game, state layout or size, as in `check(path, game="my_game")`.
 
         Raises:
             CheckpointError: Names what differs.
         """
-        for name, expected in (("game", game), ("state layout", state_layout)):
-            held = getattr(self, name.replace(" ", "_"))
-            if expected is not None and held != expected:
-                raise CheckpointError(f"the file is of another {name}", got=held, expected=expected, where=where)
+        for name, value in expected.items():
+            if getattr(self, name) != value:
+                raise CheckpointError(
+                    f"the file is of another {name}", got=getattr(self, name), expected=value, where=where
+                )
 
 
 _EXPORT_ANEW = "Export it anew: movelist export RUN --out FILE."
@@ -99,6 +102,7 @@ def describe(shape: ModelShape, *, version: str, game: str, layout: str | None =
         num_actions=shape.num_actions,
         state_size=shape.state_size,
         hidden_dim=shape.hidden_dim,
+        action_hidden_dim=shape.action_hidden_dim or shape.hidden_dim,
         state_layout=layout or plain_layout(shape.state_size),
         **more,
     )

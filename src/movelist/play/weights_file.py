@@ -1,7 +1,8 @@
 """`policy-<version>.safetensors`: a policy's weights as plain float32, for readers without a runtime.
 
-The file is a safetensors file whose last tensor is a checksum, so its last four bytes are the CRC-32 of all bytes before
-them (little-endian): a reader finds every cut and every flipped bit before it reads anything else. docs/export.md has
+The file is a safetensors file whose last tensor is a checksum, so its last four bytes are the CRC-32 of all bytes
+before them (little-endian): a reader finds every cut and every flipped bit before it reads anything else.
+docs/export.md has
 the format for those who write a reader; examples/engines/ has two.
 """
 
