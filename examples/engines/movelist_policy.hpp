@@ -307,6 +307,9 @@ private:
         if (!header_.read({reinterpret_cast<const char*>(bytes_) + 8, static_cast<std::size_t>(length)})) {
             return fail("the policy file is damaged: its header cannot be read.");
         }
+        std::size_t end = 0;
+        for (const auto& entry : header_.tensors) end = std::max(end, entry.second.end);
+        if (end != data_size_) return fail("the policy file is damaged: its tensors do not fill it.");
         return true;
     }
 
