@@ -53,7 +53,18 @@ ORDER = [
     for name in (["__init__", *names] if room else names)
 ]
 RANK = {module: rank for rank, module in enumerate(ORDER)}
-OPTIONAL = {"pyspiel", "open_spiel", "pettingzoo", "gymnasium", "ray", "onnx", "onnxruntime", "onnxscript", "aiohttp", "websockets"}
+OPTIONAL = {
+    "pyspiel",
+    "open_spiel",
+    "pettingzoo",
+    "gymnasium",
+    "ray",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "aiohttp",
+    "websockets",
+}
 MAX_MODULE_LINES, MAX_FUNCTION_LINES = 400, 80
 
 

@@ -5,6 +5,7 @@ Profiles: `ort` and `sentis15` (ONNX, see onnx_graph.py) and `weights` (see weig
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -232,7 +233,8 @@ def _write(path: Path, content: bytes, prove: Callable[[Path], object]) -> None:
     except OSError as error:
         raise CheckpointError("the file cannot be written", got=error.strerror, where=str(path)) from None
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def _replace(beside: Path, path: Path) -> None:

@@ -103,7 +103,9 @@ class _Graph:
         if not all(type(part) in (nn.Linear, nn.ReLU) for part in parts):
             return self._traced(name, module, value, width)
         for place, part in enumerate(parts):
-            value = self.linear(f"{name}.{place}", part, value) if isinstance(part, nn.Linear) else self.op("Relu", value)
+            value = (
+                self.linear(f"{name}.{place}", part, value) if isinstance(part, nn.Linear) else self.op("Relu", value)
+            )
         return value
 
     def _traced(self, name: str, module: nn.Module, value: str, width: int) -> str:

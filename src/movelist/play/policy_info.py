@@ -62,7 +62,10 @@ class PolicyInfo:
                 values[field.name] = kinds[str(field.type)](metadata[field.name])
             except (KeyError, ValueError):
                 raise CheckpointError(
-                    f"the file has no proper {field.name}", got=metadata.get(field.name), where=where, do=_EXPORT_ANEW
+                    f"the file has no proper {field.name}",
+                    got=metadata.get(field.name, "nothing"),
+                    where=where,
+                    do=_EXPORT_ANEW,
                 ) from None
         return cls(**values)
 
