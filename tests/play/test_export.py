@@ -160,7 +160,7 @@ def test_lists_to_compare_are_of_all_lengths_and_distinct():
 
 def test_wrong_requests_are_named(tmp_path):
     net = trained(SHAPES["bits"])
-    with pytest.raises(SettingsError, match="profile weights is named otherwise: got a.onnx, expected .*safetensors"):
+    with pytest.raises(SettingsError, match=r"profile weights is named otherwise: got a.onnx, expected .*safetensors"):
         export_net(net, info_of(net), tmp_path / "a.onnx", "weights")
     with pytest.raises(SettingsError, match="no such profile: got tflite, expected ort, sentis15 or weights"):
         export_net(net, info_of(net), tmp_path / "a.onnx", "tflite")
@@ -188,7 +188,7 @@ def test_damaged_onnx_files_are_refused(tmp_path):
     content = path.read_bytes()
     for damaged in (b"", content[: len(content) // 3], b"no model"):
         path.write_bytes(damaged)
-        with pytest.raises(CheckpointError, match="an ONNX file cannot be read|no proper movelist"):
+        with pytest.raises(CheckpointError, match=r"an ONNX file cannot be read|no proper movelist"):
             load_exported(path)
 
 

@@ -37,7 +37,7 @@ def test_no_size_but_the_networks_is_frozen(net):
     assert sizes(model.graph.input) == {
         "state": ["batch", 5], "actions": ["batch", "num_actions", *bits], "mask": ["batch", "num_actions"]
     }  # fmt: skip
-    assert sizes(model.graph.output) == dict.fromkeys(["logit", "log_prob"], ["batch", "num_actions"])
+    assert sizes(model.graph.output) == {name: ["batch", "num_actions"] for name in ("logit", "log_prob")}
 
 
 @needs_onnx

@@ -87,7 +87,7 @@ def test_a_state_encoder_of_your_own_is_refused_by_name():
         pass
 
     net = PolicyValueNet(ModelShape(state_size=5, hidden_dim=8), state_encoder=Planes(5, 8))
-    with pytest.raises(CheckpointError, match="standard state encoder only: got Planes. Export with --profile ort"):
+    with pytest.raises(CheckpointError, match=r"standard state encoder only: got Planes\. Export with --profile ort"):
         weights_file.to_bytes(net, made()[1])
 
 
