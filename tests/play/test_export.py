@@ -167,7 +167,7 @@ def test_wrong_requests_are_named(tmp_path):
     with pytest.raises(SettingsError, match="a weights file holds no value"):
         export_net(net, info_of(net), tmp_path / "a.safetensors", "weights", value=True)
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="the file cannot be written"):
+    with pytest.raises(CheckpointError, match="the folder cannot be made: got File exists"):
         export_net(net, info_of(net), tmp_path / "file" / "a.safetensors", "weights")
 
 

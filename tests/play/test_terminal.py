@@ -155,12 +155,12 @@ def test_openspiels_games_can_be_played(name):
 
 
 def test_the_command_names_a_wrong_seat(tmp_path, monkeypatch):
-    from movelist import cli
+    from movelist import policy_commands as commands
     from movelist.run import api
 
     monkeypatch.setattr(api, "load_player", lambda path, game, greedy: (Bot(), Race()))
     with pytest.raises(SettingsError, match="no such seat: got --seat 2, expected 0 to 1"):
-        cli._play(cli.Play(policy=tmp_path, seat=2))
+        commands.run(commands.Play(policy=tmp_path, seat=2))
     answers = iter(["1"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(answers))
-    assert cli._play(cli.Play(policy=tmp_path)) == 0
+    assert commands.run(commands.Play(policy=tmp_path)) == 0

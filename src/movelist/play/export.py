@@ -5,14 +5,11 @@ Profiles: `ort` and `sentis15` (ONNX, see onnx_graph.py) and `weights` (see weig
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +18,7 @@ from numpy.typing import NDArray
 from movelist.core import ragged
 from movelist.core.errors import CheckpointError, SettingsError
 from movelist.core.ragged import Segments
+from movelist.data.whole_file import write_whole
 from movelist.learn.model import PolicyValueNet
 from movelist.play import onnx_graph, weights_file
 from movelist.play.exported import Scorer, scorer_of
@@ -221,31 +219,17 @@ def _check_best(found_A: torch.Tensor, expected_A: torch.Tensor, segments: Segme
 
 def _write(path: Path, content: bytes, prove: Callable[[Path], object]) -> None:
     """Write beside the place, prove, and only then move it there."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+
+    def write(file: IO[bytes]) -> None:
+        file.write(content)
+        file.flush()
+        prove(Path(file.name))
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        prove(beside)
-        _replace(beside, path)
     except OSError as error:
-        raise CheckpointError("the file cannot be written", got=error.strerror, where=str(path)) from None
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-
-
-def _replace(beside: Path, path: Path) -> None:
-    for attempt in range(10):
-        try:
-            beside.replace(path)
-            return
-        except PermissionError:  # on Windows while the engine or a virus scanner holds the old file
-            if attempt == 9:
-                raise
-            time.sleep(0.05 * (attempt + 1))
+        raise CheckpointError("the folder cannot be made", got=error.strerror, where=str(path.parent)) from None
+    write_whole(path, write)
 
 
 def publish(
