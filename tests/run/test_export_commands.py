@@ -10,7 +10,7 @@ import movelist
 from movelist import cli
 from movelist.core.errors import CheckpointError, SettingsError
 from movelist.run import checkpoint
-from movelist.run.api import checkpoint_info, load_player
+from movelist.run.api import load_player
 
 SMALL = {
     "hidden_dim": 16,
@@ -87,14 +87,14 @@ def test_onnx_plays_as_strongly_too(run, tmp_path):
 
 def test_the_metadata_comes_from_the_run(run):
     state = checkpoint.load(run)
-    info = checkpoint_info(state, "mine-v2")
+    info = checkpoint.policy_info(state, "mine-v2")
     assert info.state_layout == "mine-v2"
-    assert info.settings_hash and info.settings_hash == checkpoint_info(state).settings_hash
+    assert info.settings_hash and info.settings_hash == checkpoint.policy_info(state).settings_hash
     returns = state["learner"]["returns"]
     assert info.return_scale == pytest.approx((returns["squares"] / returns["count"]) ** 0.5)
     state["settings"]["scale_returns"] = False
-    assert checkpoint_info(state).return_scale == 1.0
-    assert checkpoint_info(state).settings_hash != info.settings_hash
+    assert checkpoint.policy_info(state).return_scale == 1.0
+    assert checkpoint.policy_info(state).settings_hash != info.settings_hash
 
 
 def test_an_export_of_another_game_is_refused(run, tmp_path):

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import Any
 
 from movelist.core.errors import CheckpointError, GameError, SettingsError
-from movelist.core.returns import RunningScale
 from movelist.core.settings import MatchSettings, TrainSettings
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, check_game, game_name, state_size
 from movelist.learn.device import choose_device
-from movelist.learn.model import ModelShape, PolicyValueNet
+from movelist.learn.model import PolicyValueNet
 from movelist.play import arena
 from movelist.play.export import ExportReport, Profile, export_net
 from movelist.play.exported import ExportedPolicy, is_exported, load_exported
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
-from movelist.play.policy_info import PolicyInfo, describe, settings_hash
+from movelist.play.policy_info import describe
 from movelist.run import checkpoint
 from movelist.run.checkpoint import load_policy as load
 from movelist.run.train import TrainResult
@@ -149,29 +147,10 @@ def export(
         net = checkpoint.load_net(state, choose_device("cpu"))
         if game is not None:
             checkpoint.check_fits(state, policy, game=game if isinstance(game, str) else game_name(game))
-        return export_net(net, checkpoint_info(state, state_layout), Path(out), profile, value=value)
+        return export_net(net, checkpoint.policy_info(state, state_layout), Path(out), profile, value=value)
     if game is None:
         raise SettingsError("an export needs to know its game", do='Give game="...": the file names it.')
     net = policy.net if isinstance(policy, NetPolicy) else policy
     name = game if isinstance(game, str) else game_name(game)
-    info = describe(net.shape, version=_version(), game=name, layout=state_layout, policy_version=0)
+    info = describe(net.shape, version=checkpoint.movelist_version(), game=name, layout=state_layout, policy_version=0)
     return export_net(net, info, Path(out), profile, value=value)
-
-
-def checkpoint_info(state: dict[str, Any], state_layout: str | None = None) -> PolicyInfo:
-    """The metadata of a checkpoint's policy."""
-    scale, settings = RunningScale(), state["settings"]
-    vars(scale).update(state["learner"]["returns"])
-    return describe(
-        ModelShape(**state["shape"]),
-        version=_version(),
-        game=settings["game"],
-        layout=state_layout,
-        policy_version=state["learner"]["num_updates"],
-        settings_hash=settings_hash(settings),
-        return_scale=scale.scale if settings.get("scale_returns", True) else 1.0,
-    )
-
-
-def _version() -> str:
-    return importlib.metadata.version("movelist")
