@@ -64,7 +64,7 @@ namespace Movelist
     public sealed class Policy
     {
         const int KeptActions = 1024; // halves of scores that are kept; a power of two
-        const int Places = 4;         // an id may lie in any of these places side by side
+        const int Places = 8;         // an id may lie in any of these places side by side
         const ulong Golden = 0x9E3779B97F4A7C15UL;
 
         public readonly PolicyInfo Info;
@@ -73,6 +73,7 @@ namespace Movelist
         readonly long[] keptId = new long[KeptActions];
         readonly bool[] kept = new bool[KeptActions];
         readonly byte[] oldest = new byte[KeptActions / Places]; // in each group of places, the one that goes next
+        readonly int[] used; // the inputs of a product that are not 0
         readonly float[] keptHalf; // [KeptActions, H]
         float[] logits = new float[512], logProbs = new float[512], drawnFrom = new float[512];
         int[] order = new int[512];
@@ -85,6 +86,7 @@ namespace Movelist
             second = new float[Info.HiddenDim];
             stateHalf = new float[Info.HiddenDim];
             action = new float[Info.ActionHiddenDim];
+            used = new int[Math.Max(Info.StateSize, Math.Max(Info.HiddenDim, Info.ActionHiddenDim))];
             keptHalf = new float[KeptActions * Info.HiddenDim];
         }
 
@@ -168,14 +170,24 @@ namespace Movelist
 
         static string Text(long number) { return number.ToString(CultureInfo.InvariantCulture); }
 
-        // to[toStart..] += from . matrix, where matrix is [size, H]; rows whose input is 0 are skipped.
-        static void AddProduct(float[] from, int size, float[] matrix, float[] to, int toStart, int H)
+        // to[toStart..] += from . matrix, where matrix is [size, H]; rows whose input is 0 are skipped. Four rows at a
+        // time, so that `to` is loaded a quarter as often.
+        void AddProduct(float[] from, int size, float[] matrix, float[] to, int toStart, int H)
         {
-            for (int i = 0; i < size; ++i)
+            int count = 0, n = 0;
+            for (int i = 0; i < size; ++i) if (from[i] != 0f) used[count++] = i;
+            for (; n + 4 <= count; n += 4)
             {
-                float x = from[i];
-                if (x == 0f) continue;
-                int row = i * H;
+                float x0 = from[used[n]], x1 = from[used[n + 1]], x2 = from[used[n + 2]], x3 = from[used[n + 3]];
+                int row0 = used[n] * H, row1 = used[n + 1] * H, row2 = used[n + 2] * H, row3 = used[n + 3] * H;
+                for (int h = 0; h < H; ++h)
+                    to[toStart + h] += (x0 * matrix[row0 + h] + x1 * matrix[row1 + h]) +
+                                       (x2 * matrix[row2 + h] + x3 * matrix[row3 + h]);
+            }
+            for (; n < count; ++n)
+            {
+                float x = from[used[n]];
+                int row = used[n] * H;
                 for (int h = 0; h < H; ++h) to[toStart + h] += x * matrix[row + h];
             }
         }

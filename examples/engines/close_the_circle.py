@@ -49,7 +49,9 @@ def training_command(recordings: Path, run: Path) -> list[str]:
     ]
 
 
-def play(engine: Path, recordings: Path, policies: Path, updates: int, training: subprocess.Popen[bytes], log: Path) -> int:
+def play(
+    engine: Path, recordings: Path, policies: Path, updates: int, training: subprocess.Popen[bytes], log: Path
+) -> int:
     """Let the engine play, and see that the training is alive as long as it does."""
     playing = subprocess.Popen([engine, recordings, policies, str(updates), str(GAMES)])
     try:

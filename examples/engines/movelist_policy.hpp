@@ -69,7 +69,7 @@ struct Choice {
 namespace detail {
 
 constexpr std::size_t kKeptActions = 1024;       // halves of scores that are kept; a power of two
-constexpr std::size_t kPlaces = 4;               // an id may lie in any of these places side by side
+constexpr std::size_t kPlaces = 8;               // an id may lie in any of these places side by side
 constexpr std::size_t kLargest = 1u << 24;       // no size in a file may be larger
 constexpr std::size_t kChecksumBytes = 4;
 

@@ -1,6 +1,7 @@
 // Drives examples/engines/MovelistPolicy.cs for tests/play/test_readers.py, with the commands and lines of
 // policy_check.cpp. It runs in a language that writes 1,5 for one and a half.
 using System;
+using System.Diagnostics;
 using System.Globalization;
 using System.IO;
 using System.Text;
@@ -15,7 +16,37 @@ static class PolicyCheck
         if (words.Length == 2 && words[0] == "choose") return Choose(words[1]);
         if (words.Length == 4 && words[0] == "load") return Load(words[1], words[2], words[3]);
         if (words.Length == 3 && words[0] == "fuzz") return Fuzz(words[1], int.Parse(words[2]));
+        if (words.Length == 4 && words[0] == "time") return Time(words[1], int.Parse(words[2]), int.Parse(words[3]));
         return 2;
+    }
+
+    static int Time(string path, int count, int rounds)
+    {
+        Movelist.Policy policy = Movelist.Policy.LoadFile(path);
+        var random = new Random(1);
+        var state = new float[policy.Info.StateSize];
+        var ids = new long[count];
+        var eight = new byte[8];
+        var microseconds = new[] { new double[rounds], new double[rounds] };
+        for (int round = 0; round < rounds; ++round)
+        {
+            for (int s = 0; s < state.Length; ++s) state[s] = random.Next(2);
+            for (int a = 0; a < count; ++a)
+            {
+                random.NextBytes(eight);
+                ids[a] = BitConverter.ToInt64(eight, 0);
+            }
+            foreach (double[] times in microseconds) // the second time every id is known
+            {
+                Stopwatch watch = Stopwatch.StartNew();
+                policy.Choose(state, ids, count, new Movelist.PlayOptions());
+                times[round] = watch.Elapsed.TotalMilliseconds * 1000.0;
+            }
+        }
+        foreach (double[] times in microseconds) Array.Sort(times);
+        Console.Out.WriteLine(microseconds[0][rounds / 2].ToString("F2", CultureInfo.InvariantCulture) + " " +
+                              microseconds[1][rounds / 2].ToString("F2", CultureInfo.InvariantCulture));
+        return 0;
     }
 
     static int Choose(string path)
