@@ -9,6 +9,7 @@ import torch
 import movelist
 from movelist import cli
 from movelist.core.errors import CheckpointError, SettingsError
+from movelist.play.exported import load_exported
 from movelist.run import checkpoint
 from movelist.run.api import load_player
 
@@ -177,3 +178,30 @@ def test_weights_after_use_in_compiled_form(tmp_path):
     compiled(torch.zeros(2, 3))
     report = movelist.export(net, tmp_path / "a.safetensors", "weights", game="x")
     assert report.num_lists == 200
+
+
+def test_watching_publishes_onnx_too(tmp_path):
+    pytest.importorskip("onnx", reason="needs the extra onnx")
+    pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    games = tmp_path / "games"
+    games.mkdir()
+    step = {"player": 0, "state": [0.5, 1.0], "actions": [7, -9, 4], "chosen": 1, "reward": 0.0, "log_prob": -1.1}
+    episode = {
+        "format": "movelist/1",
+        "game": "of an engine",
+        "players": [{"controller": "policy", "policy_version": 0}],
+        "steps": [step],
+        "returns": [1.0],
+        "end": "terminated",
+    }
+    text = "".join(json.dumps({**episode, "episode": number}) + "\n" for number in range(4))
+    (games / "a.jsonl").write_text(text, encoding="utf-8")
+    out = tmp_path / "run"
+    flags = ["--update_frequency=4", "--hidden_dim=8", "--total_steps=4", "--no-tensorboard", "--device=cpu"]
+    assert cli.main(["train", "--data", str(games), "--watch", "--publish=sentis15", "--out", str(out), *flags]) == 0
+    latest = json.loads((out / "policies" / "latest.json").read_text(encoding="utf-8"))
+    assert latest == {"policy_version": 1, "weights": "policy-1.safetensors", "onnx": "policy-1.onnx"}
+    player = load_exported(out / "policies" / latest["onnx"], game="of an engine", state_layout="float32[2]")
+    assert player.info.policy_version == 1
+    # The version before was published before the first update: the engine can play from the start.
+    assert (out / "policies" / "policy-0.onnx").is_file()
