@@ -57,7 +57,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(VENV_PYTHON) -c 'import torch' 2>/dev/null || { $(SAY_WHAT_COMES); }
 	$(PIP_INSTALL) --upgrade pip
 	$(if $(TORCH_INDEX),$(PIP_INSTALL) --upgrade --no-deps --index-url "$(TORCH_INDEX)" torch)
-	$(PIP_INSTALL) --build-constraint constraints.txt --editable ".[games]" --group dev
+	$(PIP_INSTALL) --build-constraint constraints.txt --editable ".[games,onnx]" --group dev
 	@touch $@
 
 define MAKE_VENV

@@ -108,7 +108,7 @@ def test_help_names_every_flag_and_says_something_of_it(capsys):
 
 
 def test_every_flag_that_the_documentation_names_is_there(capsys):
-    for command in ("train", "match", "benchmark"):
+    for command in cli.COMMANDS:
         assert run(command, "--help") == 0
     known = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) | {"--data", "--logdir", "--help"}
     for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
@@ -193,10 +193,10 @@ def mistake(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "Expected one of {train, match, check, record, convert, benchmark}. See movelist --help"),
+        ([], f"Expected one of {{{', '.join(cli.COMMANDS)}}}. See movelist --help"),
         (["trian"], "Unrecognized options: trian. Did you mean movelist train?"),
         (["Match"], "Unrecognized options: Match. Did you mean movelist match?"),
-        (["fly"], "Unrecognized options: fly. See movelist --help"),
+        (["zzz"], "Unrecognized options: zzz. See movelist --help"),
         (["train", "--lrr", "3"], "Unrecognized options: --lrr, 3; perhaps --lr. See movelist train --help"),
         (
             ["train", "--batchsize", "3"],
@@ -217,7 +217,10 @@ def mistake(capsys, *words):
         (["train", "--total_steps", "0"], "--total_steps cannot be used: got 0, expected at least 1."),
         (["train", "--clip_range", "0"], "--clip_range cannot be used: got 0.0, expected above 0."),
         (["train", "--seed", "-1"], "--seed cannot be used: got -1, expected at least 0."),
-        (["match"], "Missing from movelist match: PATH A run folder, or a checkpoint file. (required)."),
+        (
+            ["match"],
+            "Missing from movelist match: PATH A run folder, a checkpoint, or an exported file (.onnx, .safetensors).",
+        ),
         (["match", "x", "--lr", "3"], "Unrecognized or misplaced options: --lr"),
         (["match", "x", "--num_games", "0"], "--num_games cannot be used: got 0, expected at least 1."),
         (["match", "nowhere"], "nowhere does not exist: expected a run folder or a checkpoint file"),

@@ -37,7 +37,10 @@ HOUSE: dict[str, list[str]] = {
     ],
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
-    "play": ["policy", "selfplay", "workers", "cluster", "arena", "survey", "export", "server"],
+    "play": [
+        *("policy", "selfplay", "workers", "cluster", "arena", "survey"),
+        *("policy_info", "weights_file", "onnx_graph", "exported", "export", "terminal", "server"),
+    ],
     "measure": [
         "wait_kinds",
         "waits",
@@ -51,7 +54,7 @@ HOUSE: dict[str, list[str]] = {
         "benchmark",
     ],
     "run": ["log", "checkpoint", "recorded", "training", "train", "api"],
-    "": ["data_commands", "cli", "__init__", "__main__"],  # the package's own files come last
+    "": ["data_commands", "policy_commands", "cli", "__init__", "__main__"],  # the package's own files come last
 }
 # A room's __init__ comes before its modules: what it imported, each of them would import. So it imports nothing of
 # its own room.
@@ -61,7 +64,18 @@ ORDER = [
     for name in (["__init__", *names] if room else names)
 ]
 RANK = {module: rank for rank, module in enumerate(ORDER)}
-OPTIONAL = {"pyspiel", "open_spiel", "pettingzoo", "gymnasium", "ray", "onnx", "onnxruntime", "aiohttp", "websockets"}
+OPTIONAL = {
+    "pyspiel",
+    "open_spiel",
+    "pettingzoo",
+    "gymnasium",
+    "ray",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "aiohttp",
+    "websockets",
+}
 MAX_MODULE_LINES, MAX_FUNCTION_LINES = 400, 80
 
 

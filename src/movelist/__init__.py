@@ -3,6 +3,7 @@
     movelist.train(game="dou_dizhu", total_steps=500_000)     train; the settings of `movelist train --help`
     movelist.load("runs/mine")                                a policy that plays: policy.act(state, legal_actions)
     movelist.match("runs/mine", "random")                     how strong it is, with intervals
+    movelist.export("runs/mine", "policy.onnx")               a file that a game engine can run
     movelist.check_game(MyGame())                             does a game of your own keep the rules?
 
 Names are imported when they are first used, so that `import movelist` costs nothing.
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from movelist.games.game import Game, State, check_game
     from movelist.learn.model import ModelShape, PolicyValueNet
     from movelist.play.policy import NetPolicy, RandomPolicy
-    from movelist.run.api import load, match, train
+    from movelist.run.api import export, load, match, train
 
 _HOME = {
     "MovelistError": "core.errors",
@@ -36,6 +37,7 @@ _HOME = {
     "PolicyValueNet": "learn.model",
     "NetPolicy": "play.policy",
     "RandomPolicy": "play.policy",
+    "export": "run.api",
     "load": "run.api",
     "match": "run.api",
     "train": "run.api",
@@ -53,6 +55,7 @@ __all__ = [
     "State",
     "TrainSettings",
     "check_game",
+    "export",
     "load",
     "match",
     "train",

@@ -16,12 +16,12 @@ from typing import Annotated
 
 import tyro
 
-from movelist import data_commands
+from movelist import data_commands, policy_commands
 from movelist.core.benchmark_settings import BenchmarkSettings
 from movelist.core.errors import MovelistError, SettingsError, nearest
 from movelist.core.settings import MatchSettings, TrainSettings
 
-COMMANDS = ("train", "match", "check", "record", "convert", "benchmark")
+COMMANDS = ("train", "match", "check", "record", "convert", "benchmark", "export", "play")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +29,10 @@ class Match(MatchSettings):
     """Play a trained policy against random players or against another policy."""
 
     policy: tyro.conf.Positional[Path]
-    """A run folder, or a checkpoint file."""
+    """A run folder, a checkpoint, or an exported file (.onnx, .safetensors)."""
 
     against: str = "random"
-    """"random", or another run folder or checkpoint of the same game."""
+    """"random", or another run folder, checkpoint or exported file of the same game."""
 
     game: str | None = None
     """The game; None takes the one that the policy was trained on. Another game is refused."""
@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return data_commands.run(command)
         if isinstance(command, Benchmark):
             return _benchmark(command)
+        if isinstance(command, policy_commands.PolicyCommand):
+            return policy_commands.run(command)
         return _match(command) if isinstance(command, Match) else _train(command)
     except MovelistError as error:
         print(f"movelist: {error}", file=sys.stderr)
@@ -77,7 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parse(arguments: list[str]) -> TrainSettings | Match | Benchmark | data_commands.DataCommand:
+def _parse(
+    arguments: list[str],
+) -> TrainSettings | Match | Benchmark | data_commands.DataCommand | policy_commands.PolicyCommand:
     """Read the command line; tyro's own errors become one line.
 
     Raises:
@@ -92,6 +96,8 @@ def _parse(arguments: list[str]) -> TrainSettings | Match | Benchmark | data_com
         | Annotated[data_commands.Record, tyro.conf.subcommand("record")]
         | Annotated[data_commands.Convert, tyro.conf.subcommand("convert")]
         | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
+        | Annotated[policy_commands.Export, tyro.conf.subcommand("export")]
+        | Annotated[policy_commands.Play, tyro.conf.subcommand("play")]
     )
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     try:

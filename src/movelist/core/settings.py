@@ -261,7 +261,11 @@ class DataSettings:
     """Run folder or checkpoint whose network to start from; the optimiser starts afresh."""
 
     watch: bool = False
-    """Wait for new episodes in the one folder of --data, and publish the policy after each update."""
+    """Wait for new episodes in the one folder of --data, and publish the policy after each update: see --publish."""
+
+    publish: Literal["weights", "ort", "sentis15"] = "weights"
+    """What --watch writes to the run's folder "policies" for the engine: always policy-VERSION.safetensors; with "ort"
+    or "sentis15" policy-VERSION.onnx, too; then latest.json, which names them."""
 
     def __post_init__(self) -> None:
         _check_kinds(self)

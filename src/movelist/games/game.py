@@ -48,7 +48,8 @@ class Game(Protocol):
 
     A game may also have the attributes `name` (default: its class name), `action_encoder` ("bits", the default, where
     the 64 bits of an id mean something, or "table" where ids are small dense numbers) and `num_actions` (for "table":
-    ids are 0 to num_actions - 1). A State may have `action_name(index) -> str` for people to read.
+    ids are 0 to num_actions - 1). A State may have `action_name(index) -> str` and `describe(player) -> str` (what that
+    seat sees) for people to read.
     """
 
     num_players: int

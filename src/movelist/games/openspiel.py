@@ -156,6 +156,13 @@ class OpenSpielState:
         self.legal_actions()
         return str(self._state.action_to_string(self._player, self._actions[index]))
 
+    def describe(self, player: int) -> str:
+        """What `player` sees, as OpenSpiel writes it for people; empty where it has no text."""
+        kind = self._game._game.get_type()
+        if kind.provides_observation_string:
+            return str(self._state.observation_string(player))
+        return str(self._state.information_state_string(player)) if kind.provides_information_state_string else ""
+
     def _begin_turn(self) -> None:
         self._actions = []
         self._ids = None

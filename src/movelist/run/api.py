@@ -1,23 +1,27 @@
-"""What Python users call: train, load, match."""
+"""What Python users call: train, load, match, export."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from movelist.core.errors import CheckpointError, GameError
+from movelist.core.errors import CheckpointError, GameError, SettingsError
 from movelist.core.settings import MatchSettings, TrainSettings
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, check_game, game_name, state_size
 from movelist.learn.device import choose_device
+from movelist.learn.model import PolicyValueNet
 from movelist.play import arena
+from movelist.play.export import ExportReport, Profile, export_net
+from movelist.play.exported import ExportedPolicy, is_exported, load_exported
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
+from movelist.play.policy_info import describe
 from movelist.run import checkpoint
 from movelist.run.checkpoint import load_policy as load
 from movelist.run.train import TrainResult
 from movelist.run.train import train as train_settings
 
-__all__ = ["load", "match", "train"]
+__all__ = ["export", "load", "match", "train"]
 
 
 def train(game: str | Game | None = None, **settings: Any) -> TrainResult:
@@ -54,7 +58,7 @@ def match(
     """Play a policy against another one that moves all the other seats.
 
     Args:
-        policy: A policy, a run folder or a checkpoint file.
+        policy: A policy, a run folder, a checkpoint, or an exported file.
         opponent: The same, or "random".
         game: A name or a game; None takes the one that the policy was trained on.
         num_games: Rounded up so that every seat gets the same number.
@@ -74,7 +78,7 @@ def match(
         if isinstance(player, str) and player == "random":
             players.append(RandomPolicy())
         elif isinstance(player, str | Path):
-            loaded, played = _player(Path(player), played, greedy)
+            loaded, played = load_player(Path(player), played, greedy=greedy)
             players.append(loaded)
         else:
             players.append(player)
@@ -83,8 +87,17 @@ def match(
     return arena.match(players[0], players[1], played, num_games=num_games, seed=seed)
 
 
-def _player(path: Path, game: Game | None, greedy: bool) -> tuple[NetPolicy, Game]:
-    """A checkpoint's policy, and the game that it plays; refused if that is not `game`."""
+def load_player(path: Path, game: Game | None, *, greedy: bool) -> tuple[NetPolicy | ExportedPolicy, Game]:
+    """The policy of a run, a checkpoint or an exported file, and the game that it plays.
+
+    Raises:
+        CheckpointError: It cannot be read, or is not for `game`.
+    """
+    if is_exported(path):
+        exported = load_exported(path, greedy=greedy)
+        game = game or _game_of(exported.info.game)
+        exported.info.check(str(path), game=game_name(game), state_size=state_size(game))
+        return exported, game
     device = choose_device("cpu")
     state = checkpoint.load(path, device=device)
     game = game or _game_of(state["settings"]["game"])
@@ -100,3 +113,44 @@ def _game_of(name: str) -> Game:
     except GameError as error:
         do = f"{error.do or ''} A game of your own has to be given: movelist.match(..., game=MyGame()).".strip()
         raise GameError(error.what, got=error.got, expected=error.expected, do=do) from None
+
+
+def export(
+    policy: NetPolicy | PolicyValueNet | Path | str,
+    out: Path | str,
+    profile: Profile = "ort",
+    *,
+    value: bool = False,
+    state_layout: str | None = None,
+    game: str | Game | None = None,
+) -> ExportReport:
+    """Write a policy as a file that an engine can run; see docs/export.md.
+
+    Args:
+        policy: A run folder (its latest checkpoint), a checkpoint file, or a network or policy of your own.
+        out: The file, ".onnx", or ".safetensors" for the profile "weights".
+        profile: "ort" for onnxruntime, "sentis15" for Unity's Inference Engine, "weights" for readers without a
+            runtime.
+        value: Also export the value, in units of the return divided by the metadata's return_scale.
+        state_layout: A name for what the numbers of a state mean; loaders that expect another one refuse the file.
+            None names the width only, as in "float32[97]".
+        game: The game's name, needed with a network of your own only.
+
+    Returns:
+        What was written, and how close it comes to torch.
+
+    Raises:
+        MovelistError: Something cannot be exported, or the file is not equal to torch: then nothing is written.
+    """
+    if isinstance(policy, str | Path):
+        state = checkpoint.load(policy)
+        net = checkpoint.load_net(state, choose_device("cpu"))
+        if game is not None:
+            checkpoint.check_fits(state, policy, game=game if isinstance(game, str) else game_name(game))
+        return export_net(net, checkpoint.policy_info(state, state_layout), Path(out), profile, value=value)
+    if game is None:
+        raise SettingsError("an export needs to know its game", do='Give game="...": the file names it.')
+    net = policy.net if isinstance(policy, NetPolicy) else policy
+    name = game if isinstance(game, str) else game_name(game)
+    info = describe(net.shape, version=checkpoint.movelist_version(), game=name, layout=state_layout, policy_version=0)
+    return export_net(net, info, Path(out), profile, value=value)

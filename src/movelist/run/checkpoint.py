@@ -12,6 +12,7 @@ another program may hold them open. `latest.json` changes last.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import pickle
 import platform
@@ -25,11 +26,13 @@ import numpy as np
 import torch
 
 from movelist.core.errors import CheckpointError
+from movelist.core.returns import RunningScale
 from movelist.data.whole_file import write_whole
 from movelist.games.game import Game, game_name, state_size
 from movelist.learn.device import choose_device
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.play.policy import NetPolicy
+from movelist.play.policy_info import PolicyInfo, describe, settings_hash
 
 FORMAT = "movelist-checkpoint/1"
 
@@ -173,6 +176,26 @@ def load_net(state: dict[str, Any], device: torch.device) -> PolicyValueNet:
     net = PolicyValueNet(ModelShape(**state["shape"])).to(device)
     net.load_state_dict(state["learner"]["net"])
     return net
+
+
+def policy_info(state: dict[str, Any], state_layout: str | None = None) -> PolicyInfo:
+    """What an export of this checkpoint's state says about itself."""
+    scale, settings = RunningScale(), state["settings"]
+    vars(scale).update(state["learner"]["returns"])
+    return describe(
+        ModelShape(**state["shape"]),
+        version=movelist_version(),
+        game=settings["game"],
+        layout=state_layout,
+        policy_version=state["learner"]["num_updates"],
+        settings_hash=settings_hash(settings),
+        return_scale=scale.scale if settings.get("scale_returns", True) else 1.0,
+    )
+
+
+def movelist_version() -> str:
+    """Of the package that is installed."""
+    return importlib.metadata.version("movelist")
 
 
 def load_policy(path: Path | str, *, device: str = "cpu", greedy: bool = True) -> NetPolicy:

@@ -94,6 +94,8 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
 
 def _loop(training: Training, log: Log, stop: list[int]) -> None:
     """The story."""
+    if training.watching:
+        training.publish()  # the first policy, so that the engine need not make up one of its own
     while training.progress < 1.0 and not stop:
         started = time.perf_counter()
         episodes = training.collect()

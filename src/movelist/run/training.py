@@ -27,6 +27,7 @@ from movelist.learn.loss import imitation_loss, ppo_loss
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.learn.parallel import World
 from movelist.play import arena
+from movelist.play.export import publish
 from movelist.play.policy import NetPolicy, RandomPolicy
 from movelist.play.selfplay import SelfPlay
 from movelist.run import checkpoint
@@ -127,21 +128,35 @@ class Training:
         self.counters.seconds += seconds
 
     def save(self) -> Path:
-        """Write a checkpoint, unless there is one of this very update."""
+        """Write a checkpoint, and publish it where an engine waits for it, unless there is one of this very update."""
         if self.saved and self.saved[0] == self.learner.num_updates:
             return self.saved[1]
-        state = checkpoint.pack(
+        path = self.folder.save(self.learner.num_updates, self._state(), keep=self.settings.run.keep_checkpoints)
+        self.saved = (self.learner.num_updates, path)
+        if self.recorded and self.watching:
+            self.folder.write_json("used_files.json", self.recorded.used_up())
+            self.publish()
+        return path
+
+    def _state(self) -> dict[str, Any]:
+        return checkpoint.pack(
             settings=self.settings.to_flat() | {"game": self.game_name},
             shape=self.shape,
             learner=self.learner.state_dict(),
             source=self.source.state_dict(),
             counters=asdict(self.counters),
         )
-        path = self.folder.save(self.learner.num_updates, state, keep=self.settings.run.keep_checkpoints)
-        self.saved = (self.learner.num_updates, path)
-        if self.recorded and self.watching:
-            self.folder.write_json("used_files.json", self.recorded.used_up())
-        return path
+
+    def publish(self) -> None:
+        """Hand the present policy to the engine that is waiting for it."""
+        wanted = self.settings.recorded.publish
+        publish(
+            self.net,
+            checkpoint.policy_info(self._state()),
+            self.folder.path / "policies",
+            onnx=None if wanted == "weights" else wanted,
+            keep=self.settings.run.keep_checkpoints,
+        )
 
     def resume(self) -> None:
         """Go on from the folder's latest checkpoint."""

@@ -1,0 +1,200 @@
+"""Exported files as players: the file computes the scores, the choice is made as by any other policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from movelist.core import ragged
+from movelist.core.action_ids import to_bits, to_text
+from movelist.core.errors import CheckpointError, DataError, MissingExtraError
+from movelist.core.ragged import Segments
+from movelist.play import weights_file
+from movelist.play.policy import Turns, gumbel
+from movelist.play.policy_info import PolicyInfo
+
+Array = NDArray[Any]
+SUFFIXES = (".onnx", ".safetensors")
+PAIRS_AT_ONCE = 4096  # 8 MB at a width of 512
+
+
+class Scorer(Protocol):
+    """Logits of flat lists."""
+
+    info: PolicyInfo
+
+    def score(self, state_BS: Array, action_id_A: Array, segments: Segments) -> dict[str, Array]:
+        """`logit` and `log_prob`, float32 [A] each, and `value` [B] where the file has it."""
+
+
+class WeightsScorer:
+    """A weights file, computed with numpy."""
+
+    def __init__(self, content: bytes, where: str) -> None:
+        self.info, self.weights = weights_file.from_bytes(content, where)
+
+    def score(self, state_BS: Array, action_id_A: Array, segments: Segments) -> dict[str, Array]:
+        """See `Scorer`."""
+        weights, step_A = self.weights, segments.step_A.numpy()
+        hidden_BH = np.asarray(state_BS, np.float32)
+        for name in ("state1", "state2"):
+            hidden_BH = np.maximum(hidden_BH @ weights[f"{name}.weight"].T + weights[f"{name}.bias"], 0)
+        state_BH = hidden_BH @ weights["state_to_pair.weight"].T + weights["state_to_pair.bias"]
+        id_U, unique_A = np.unique(action_id_A, return_inverse=True)
+        action_UH = np.maximum(self._encode(id_U), 0) @ weights["action_to_pair.weight"].T
+        logit_A = np.empty(len(action_id_A), np.float32)
+        for start in range(0, len(logit_A), PAIRS_AT_ONCE):
+            part = slice(start, start + PAIRS_AT_ONCE)
+            pairs = np.maximum(state_BH[step_A[part]] + action_UH[unique_A[part]], 0)
+            logit_A[part] = pairs @ weights["pair.weight"]
+        return {"logit": logit_A, "log_prob": ragged.log_softmax(torch.from_numpy(logit_A), segments).numpy()}
+
+    def _encode(self, id_U: Array) -> Array:
+        if self.info.action_encoder == "table":
+            return self.weights["action_table"][id_U]
+        bits_U64 = to_bits(torch.from_numpy(id_U)).numpy()
+        encoded: Array = bits_U64 @ self.weights["action1.weight"].T + self.weights["action1.bias"]
+        return encoded
+
+
+class OnnxScorer:
+    """An ONNX file of either profile, computed by onnxruntime on one CPU thread.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        CheckpointError: The file is damaged or was not written by movelist.
+    """
+
+    def __init__(self, content: bytes, where: str) -> None:
+        runtime = _import_runtime()
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        try:
+            self.session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime raises several types of its own for damaged files
+            reason = str(error).split("\n")[0]
+            raise CheckpointError("an ONNX file cannot be read", got=reason, where=where) from None
+        self.info = PolicyInfo.from_metadata(self.session.get_modelmeta().custom_metadata_map, where)
+        self.padded = any(entry.name == "mask" for entry in self.session.get_inputs())
+        self.outputs = [entry.name for entry in self.session.get_outputs()]
+
+    def score(self, state_BS: Array, action_id_A: Array, segments: Segments) -> dict[str, Array]:
+        """See `Scorer`."""
+        state_BS = np.asarray(state_BS, np.float32)
+        encoded_A = self._encode(action_id_A)
+        step_A = segments.step_A.numpy()
+        if not self.padded:
+            return self._run({"state": state_BS, "actions": encoded_A, "segment": step_A})
+        place_A = np.arange(len(step_A)) - segments.offsets.numpy()[step_A]
+        longest = int(place_A.max()) + 1
+        actions = np.zeros((len(state_BS), longest, *encoded_A.shape[1:]), encoded_A.dtype)
+        mask = np.zeros((len(state_BS), longest), np.float32)
+        actions[step_A, place_A], mask[step_A, place_A] = encoded_A, 1.0
+        found = self._run({"state": state_BS, "actions": actions, "mask": mask})
+        return {name: array if name == "value" else array[step_A, place_A] for name, array in found.items()}
+
+    def _encode(self, action_id_A: Array) -> Array:
+        if self.info.action_encoder == "table":
+            return action_id_A.astype(np.int32 if self.padded else np.int64)
+        encoded: Array = to_bits(torch.from_numpy(np.ascontiguousarray(action_id_A))).numpy()
+        return encoded
+
+    def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
+        return dict(zip(self.outputs, self.session.run(self.outputs, inputs), strict=True))
+
+
+def _import_runtime() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError(
+            "playing from an ONNX file needs an extra that is not installed",
+            got=str(error),
+            do='Install it with: pip install "movelist[onnx]".',
+        ) from None
+    return onnxruntime
+
+
+class ExportedPolicy:
+    """A Policy whose scores come from an exported file.
+
+    Args:
+        scorer: The file.
+        greedy: Always the likeliest action instead of drawing by probability.
+    """
+
+    def __init__(self, scorer: Scorer, *, greedy: bool = True) -> None:
+        self.scorer, self.greedy, self.info = scorer, greedy, scorer.info
+
+    def choose(self, turns: Turns) -> tuple[Array, Array]:
+        """See `Policy`.
+
+        Raises:
+            DataError: An id has no row in the table.
+        """
+        segments, log_prob_A = self._log_probs(turns)
+        noisy_A = log_prob_A if self.greedy else log_prob_A + torch.from_numpy(gumbel(turns))
+        index_B = ragged.argmax(noisy_A, segments)
+        return index_B.numpy(), log_prob_A[segments.offsets[:-1] + index_B].numpy()
+
+    def log_probs(self, turns: Turns) -> Array:
+        """Log-probabilities of all legal actions, float32 [A]."""
+        return self._log_probs(turns)[1].numpy()
+
+    def _log_probs(self, turns: Turns) -> tuple[Segments, torch.Tensor]:
+        segments = Segments.from_counts(turns.count_B)
+        self._check_ids(turns.action_id_A)
+        found = self.scorer.score(turns.state_BS, turns.action_id_A, segments)
+        return segments, torch.from_numpy(found["log_prob"])
+
+    def _check_ids(self, action_id_A: Array) -> None:
+        if self.info.action_encoder != "table":
+            return
+        outside = action_id_A[(action_id_A < 0) | (action_id_A >= self.info.num_actions)]
+        if outside.size:
+            raise DataError(
+                "an action id has no row in the table",
+                got=f"{outside[0]} ({to_text(outside[0])})",
+                expected=f"0 to {self.info.num_actions - 1}",
+            )
+
+
+def is_exported(path: Path) -> bool:
+    """Whether a path is named as an exported file."""
+    return path.suffix.lower() in SUFFIXES
+
+
+def scorer_of(content: bytes, where: str) -> Scorer:
+    """The scorer for a file's content, by the suffix of its name.
+
+    Raises:
+        CheckpointError: The file is damaged or was not written by movelist.
+        MissingExtraError: It is ONNX and onnxruntime is not installed.
+    """
+    suffix = Path(where).suffix.lower()
+    return OnnxScorer(content, where) if suffix == ".onnx" else WeightsScorer(content, where)
+
+
+def load_exported(path: Path, *, greedy: bool = True, **expected: object) -> ExportedPolicy:
+    """The player in an exported file.
+
+    Args:
+        path: The file.
+        greedy: Always the likeliest action instead of drawing by probability.
+        **expected: Fields of PolicyInfo that have to agree, as in `state_layout="float32[97]"`.
+
+    Raises:
+        CheckpointError: There is no such file, it is damaged, was not written by movelist, or is for something else.
+        MissingExtraError: It is ONNX and onnxruntime is not installed.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError("a policy file cannot be read", got=error.strerror, where=str(path)) from None
+    scorer = scorer_of(content, str(path))
+    scorer.info.check(str(path), **expected)
+    return ExportedPolicy(scorer, greedy=greedy)

@@ -1,0 +1,93 @@
+"""`movelist export` and `play`: their flags, and what they do. Bodies import what they need."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from movelist.core.errors import SettingsError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """Write a trained policy as a file that a game engine can run; docs/export.md says how."""
+
+    policy: tyro.conf.Positional[Path]
+    """A run folder (its latest checkpoint), or a checkpoint file."""
+
+    out: Path
+    """The file: NAME.onnx, or NAME.safetensors for the profile weights."""
+
+    profile: Literal["ort", "sentis15", "weights"] = "ort"
+    """What runs it: "ort" is onnxruntime (C#, C++, Python, Unreal's NNE), "sentis15" is Unity's Inference Engine,
+    "weights" are the readers in examples/engines, which need no runtime."""
+
+    value: bool = False
+    """Also write the value. Not with weights."""
+
+    state_layout: str | None = None
+    """A name for what the numbers of a state mean; readers that expect another one refuse the file. None names the
+    width only."""
+
+    json: bool = False
+    """One JSON object on standard output, talk on standard error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Play:
+    """Play against a trained policy, here in the terminal."""
+
+    policy: tyro.conf.Positional[Path]
+    """A run folder, a checkpoint, or an exported file (.onnx, .safetensors)."""
+
+    game: str | None = None
+    """The game; None takes the one that the policy was trained on. Another game is refused."""
+
+    seat: int = 0
+    """Your seat; the bot has all others."""
+
+    seed: int | None = None
+    """Of the cards and dice, and of the bot's draws; None takes another one each time."""
+
+    greedy: bool = True
+    """The bot always plays its likeliest action; otherwise it draws by probability, and plays weaker."""
+
+
+PolicyCommand = Export | Play
+
+
+def run(command: PolicyCommand) -> int:
+    """Do it; returns the exit code."""
+    return _export(command) if isinstance(command, Export) else _play(command)
+
+
+def _export(command: Export) -> int:
+    from movelist.run.api import export
+
+    report = export(
+        command.policy, command.out, command.profile, value=command.value, state_layout=command.state_layout
+    )
+    print(json.dumps(report.to_json(), allow_nan=False) if command.json else report)
+    return 0
+
+
+def _play(command: Play) -> int:
+    import secrets
+
+    from movelist.games.catalog import make_game
+    from movelist.play.terminal import play_game
+    from movelist.run.api import load_player
+
+    asked = None if command.game is None else make_game(command.game)
+    bot, game = load_player(command.policy, asked, greedy=command.greedy)
+    if not 0 <= command.seat < game.num_players:
+        raise SettingsError(
+            "there is no such seat", got=f"--seat {command.seat}", expected=f"0 to {game.num_players - 1}"
+        )
+    seed = secrets.randbits(31) if command.seed is None else command.seed
+    play_game(bot, game, seat=command.seat, seed=seed, ask=input, say=print)
+    return 0
