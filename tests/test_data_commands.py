@@ -146,3 +146,13 @@ def test_the_engine_gets_each_new_policy_and_a_list_of_used_files(tmp_path):
     assert saved == ["latest.json", "update-000001.pt", "update-000002.pt"]
     used = json.loads((tmp_path / "run" / "used_files.json").read_text(encoding="utf-8"))
     assert used == [str(folder / "a.jsonl")]
+
+
+def test_a_start_that_cannot_be_used_leaves_nothing_behind(tmp_path, capsys):
+    data = write_lines(tmp_path / "a.jsonl", *[record()] * 8)
+    run = ["train", "--data", str(data), *QUICK, "--out"]
+    assert main([*run, str(tmp_path / "one")]) == 0
+    assert main([*run, str(tmp_path / "two"), "--init_from", str(tmp_path / "one"), "--hidden_dim", "16"]) == 2
+    assert "another hidden_dim" in said(capsys)[1] and not (tmp_path / "two").exists()
+    assert main([*run, str(tmp_path / "two"), "--init_from", str(tmp_path / "none")]) == 2
+    assert "does not exist" in said(capsys)[1] and not (tmp_path / "two").exists()

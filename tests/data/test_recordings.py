@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from movelist.core.errors import DataError
@@ -286,6 +286,7 @@ KNOWN = {bytes(REAL.take(np.array([e])).raw.action_id_A) for e in range(12)}
     other=st.integers(0, 2**31),
     bit=st.integers(0, 7),
 )
+@example(kind="flip", place=3, other=3, bit=2)  # a flag of gzip that makes it wait for more
 def test_damage_never_changes_an_id_and_never_ends_in_an_unnamed_error(
     tmp_path_factory, ending, kind, place, other, bit
 ):
@@ -313,6 +314,7 @@ json_values = st.recursive(
     ),
     value=json_values,
 )
+@example(field="log_prob", value=3.4028235677973366e38)  # finite, and too large for float32
 def test_any_value_in_any_field_is_read_or_named(tmp_path_factory, field, value):
     path = tmp_path_factory.mktemp("any") / "a.jsonl"
     made = record()

@@ -120,7 +120,8 @@ def null_rows(column: Any) -> list[int]:
 
 def _numbers(column: Any, dtype: type = np.float64) -> Array:
     """Floats where a missing value is NaN, and NaN itself, which no field may be, is infinity."""
-    values: Array = column.to_numpy(zero_copy_only=False).astype(dtype)
+    with np.errstate(over="ignore"):  # becomes infinity, which the rules refuse
+        values: Array = column.to_numpy(zero_copy_only=False).astype(dtype)
     if np.isnan(values).any():
         values[np.isnan(values) & column.is_valid().to_numpy(zero_copy_only=False)] = np.inf
     return values
@@ -129,7 +130,8 @@ def _numbers(column: Any, dtype: type = np.float64) -> Array:
 def _matrix(column: Any, width: int, dtype: Any) -> Array:
     """A list column of one width as [rows, width]; a missing row is NaN (0 in integers)."""
     flat = column.flatten()
-    values = flat.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        values = flat.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
     if np.issubdtype(dtype, np.floating) and flat.null_count:
         values = np.where(flat.is_null().to_numpy(zero_copy_only=False), np.inf, values).astype(dtype)
     if not column.null_count:

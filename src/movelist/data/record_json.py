@@ -88,6 +88,12 @@ def _block(rows: Sequence[list[float]], width: int, dtype: type, field: str, ste
     return whole.astype(np.uint8)
 
 
+def _narrow(numbers: Array) -> Array:
+    """As float32; what is too large becomes infinity, which the rules refuse."""
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)
+
+
 def _integers(values: list[int], field: str) -> Array:
     try:
         return np.array(values, np.int64)
@@ -152,7 +158,7 @@ def stack(parts: Sequence[tuple[dict[str, Any], dict[str, Any]]], widths: Widths
         action_offsets=offsets_of(joined("count")),
         action_id_A=joined("action_id"),
         chosen_N=joined("chosen"),
-        log_prob_N=joined("log_prob").astype(np.float32),
+        log_prob_N=_narrow(joined("log_prob")),
         reward_N=joined("reward"),
         episode_offsets=offsets_of(np.array([len(part["player"]) for part in pieces])),
         return_EP=np.stack([part["returns"] for part in pieces]),

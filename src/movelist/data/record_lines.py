@@ -81,6 +81,9 @@ def _unpacked(file: IO[bytes]) -> Iterator[bytes]:
                 raise Bad("damaged", "the compressed file is damaged, and nothing can be read behind this place",
                            got=error, do="Copy the file anew from where it was written.") from None  # fmt: skip
             packed = unpack.unused_data
+    if not unpack.eof:
+        raise Bad("unfinished", "the compressed file is not finished; the rest is read once it is", harmless=True,
+                  ordinal=-1)  # fmt: skip
 
 
 def explained(line: bytes, error: Exception, decoder: msgspec.json.Decoder[Record]) -> Bad:
