@@ -1,6 +1,7 @@
 """What holds for every test: one thread of arithmetic, and property tests that do not depend on the clock."""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -11,3 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # No deadline: the first call of a torch operation may take a second. In CI the same examples each time.
 settings.register_profile("movelist", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("movelist")
+
+# A job that a shell started in the background ignores Ctrl-C, and so would all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

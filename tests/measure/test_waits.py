@@ -96,7 +96,7 @@ PROGRAMS: list[tuple[str, Callable[[], Any], dict[str, int]]] = [
     ("multinomial", lambda: torch.multinomial(X, 2), {"multinomial": 1}),
     (
         "Categorical",
-        lambda: torch.distributions.Categorical(logits=X).sample(),
+        lambda: torch.distributions.Categorical(logits=X, validate_args=True).sample(),
         {"bool(tensor)": 1, "multinomial": 1},
     ),
     ("bincount", lambda: torch.bincount(COUNTS), {"bincount": 1}),
