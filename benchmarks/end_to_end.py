@@ -46,6 +46,9 @@ class Options:
     epochs_per_update: int = 4
     """Passes over each update's episodes."""
 
+    batch_size: int = 1024
+    """Steps in one forward and backward pass."""
+
     seed: int = 0
     """Of everything random."""
 
@@ -86,6 +89,7 @@ def measure(options: Options, folder: Path) -> dict[str, Any]:
             "game": options.game,
             "hidden_dim": options.hidden_dim,
             "epochs_per_update": options.epochs_per_update,
+            "batch_size": options.batch_size,
             "seed": options.seed,
             "device": options.device,
         }

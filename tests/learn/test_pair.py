@@ -151,29 +151,6 @@ def test_sums_in_half_precision_do_not_stall(monkeypatch, dtype):
     assert weight_H.grad.tolist() == pytest.approx([1250.0, 1250.0], rel=2**-8)
 
 
-@pytest.mark.parametrize(("before", "inside"), [(1, 1), (2, 1), (4, 1), (8, 8)])
-def test_backward_leaves_the_number_of_threads_as_it_was(monkeypatch, before, inside):
-    seen = []
-
-    class Threads(TorchDispatchMode):
-        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            if function._schema.name == "aten::index_add_":
-                seen.append(torch.get_num_threads())
-            return function(*args, **(kwargs or {}))
-
-    *leaves, step_A, unique_A = random_pairs(10)
-    score_A = pair_score(*leaves, step_A, unique_A)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(before)
-        with Threads():
-            score_A.sum().backward()
-        assert set(seen) == {inside}
-        assert torch.get_num_threads() == before
-    finally:
-        torch.set_num_threads(threads)
-
-
 class LargestTensor(TorchDispatchMode):
     """Remembers how many numbers the largest tensor held that was made inside the block."""
 

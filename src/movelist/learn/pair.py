@@ -6,21 +6,19 @@ chunks that stay in the processor's cache, and backward computes each chunk agai
 
 On a CPU the cores share the rows of a chunk, so what matters is that every operation gives the same rows to the same
 core: then nothing moves between their caches. Elementwise operations and row sums do. A matrix-vector product does not,
-and made the gather after it ten times slower on two cores. Sums by index cannot: with few cores backward runs on one.
+and made the gather after it ten times slower on two cores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-# 512 rows of width 512 make 1 MB, about the second-level cache of a common core: docs/LOG.md has the times. A GPU has
-# other caches and pays for each launch.
-CHUNK_BYTES = {"cpu": 1 << 20, "cuda": 1 << 26}
-FEW_THREADS = 4
+# 1,024 rows of width 512 make 2 MB: small enough for the caches, large enough that two cores are worth their meeting
+# after each operation; docs/LOG.md has the times. A GPU has other caches and pays for each launch.
+CHUNK_BYTES = {"cpu": 1 << 21, "cuda": 1 << 26}
 
 
 def pair_score(
@@ -78,12 +76,11 @@ class _PairScore(torch.autograd.Function):
         (grad_A,) = grads
         gates_BH = torch.zeros_like(state_BH, dtype=grad_A.dtype)
         gates_UH = torch.zeros_like(action_UH, dtype=grad_A.dtype)
-        with _one_thread_if_few(state_BH.device):
-            for part, sum_CH in _pair_sums(state_BH, action_UH, step_A, unique_A):
-                # The score's gradient where the relu lets something through.
-                gate_CH = sum_CH.gt_(0).to(grad_A.dtype).mul_(grad_A[part].unsqueeze(1))
-                gates_BH.index_add_(0, step_A[part], gate_CH)
-                gates_UH.index_add_(0, unique_A[part], gate_CH)
+        for part, sum_CH in _pair_sums(state_BH, action_UH, step_A, unique_A):
+            # The score's gradient where the relu lets something through.
+            gate_CH = sum_CH.gt_(0).to(grad_A.dtype).mul_(grad_A[part].unsqueeze(1))
+            gates_BH.index_add_(0, step_A[part], gate_CH)
+            gates_UH.index_add_(0, unique_A[part], gate_CH)
         # A row's gates added up are all that is needed: the weight is the same for each of its pairs, and
         # relu(s + a) = gate * (s + a) gives the weight's own gradient from the same sums.
         grad_weight_H = (gates_BH * state_BH).sum(0) + (gates_UH * action_UH).sum(0)
@@ -116,17 +113,3 @@ def _pair_sums(
 
 def _sum_dtype(tensor: torch.Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
-
-
-@contextmanager
-def _one_thread_if_few(device: torch.device) -> Iterator[None]:
-    """Sums by index send rows from core to core: of a few cores, one alone is faster (4.3 against 8.5 ms for two)."""
-    num_threads = torch.get_num_threads()
-    if device.type != "cpu" or not 1 < num_threads <= FEW_THREADS:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_threads)
