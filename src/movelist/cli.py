@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     # Read by OpenMP when torch is loaded. Threads that spin while they wait for each other make a product take a
     # scheduler's slice instead of 5 ms as soon as anything else wants their core; see docs/LOG.md.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         command = _parse(arguments)
