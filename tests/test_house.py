@@ -44,17 +44,23 @@ HOUSE: dict[str, list[str]] = {
     "measure": [
         "wait_kinds",
         "waits",
-        "profiler",
-        "report",
         "clock",
         "rungs",
         "minibatches",
         "ladder",
         "chart",
         "benchmark",
+        *("findings", "profiler", "advice", "texts", "compare", "report"),
     ],
-    "run": ["log", "checkpoint", "recorded", "training", "train", "api"],
-    "": ["data_commands", "policy_commands", "cli", "__init__", "__main__"],  # the package's own files come last
+    "run": ["log", "checkpoint", "recorded", "training", "train", "presets", "profile", "tune", "api"],
+    "": [
+        "data_commands",
+        "policy_commands",
+        "measure_commands",
+        "cli",
+        "__init__",
+        "__main__",
+    ],  # the package's own files come last
 }
 # A room's __init__ comes before its modules: what it imported, each of them would import. So it imports nothing of
 # its own room.
