@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 # Same seed, same bytes holds at a fixed thread count, and tensors this small gain nothing from a second thread. Set
@@ -16,3 +17,9 @@ settings.load_profile("movelist")
 # A job that a shell started in the background ignores Ctrl-C, and so would all that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def processor_without_bfloat16(monkeypatch):
+    """Let the tests mean the same on every processor; those of mixed precision give it what it needs."""
+    monkeypatch.setattr("movelist.learn.device.multiplies_bfloat16", lambda: False)

@@ -160,6 +160,21 @@ def test_mixed_precision_is_what_the_card_is_fast_at(monkeypatch, generation, ex
     assert amp_dtype(CPU) is None
 
 
+@pytest.mark.parametrize(("avx512", "amx"), [(False, False), (True, False), (False, True)])
+def test_mixed_precision_on_a_processor_is_for_those_that_multiply_bfloat16(monkeypatch, avx512, amx):
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
+    assert amp_dtype(CPU) is (torch.bfloat16 if avx512 or amx else None)
+
+
+def test_a_torch_that_cannot_tell_has_no_bfloat16(monkeypatch):
+    monkeypatch.undo()
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    assert amp_dtype(CPU) is None
+
+
 def test_autocast_is_on_only_where_asked_for_and_useful(monkeypatch):
     with autocast(CPU, True):
         assert not torch.is_autocast_enabled("cpu")

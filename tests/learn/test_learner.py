@@ -184,6 +184,14 @@ def test_missing_log_probs_are_those_of_the_present_policy():
     assert np.abs(prepare(learner, unrecorded).targets["old_log_prob"] - known).max() <= 1e-5
 
 
+def test_values_and_missing_log_probs_come_from_one_pass():
+    learner = make_learner()
+    seen = []
+    learner.net.state_encoder.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
+    prepared = prepare(learner, make_games())
+    assert sum(seen) == prepared.rollout.num_steps
+
+
 def test_recorded_log_probs_are_kept_beside_missing_ones():
     """A foreign recording's log-probs are what its own policy said, however unlikely here."""
     learner = make_learner()

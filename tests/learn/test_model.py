@@ -310,6 +310,16 @@ def test_mixed_precision_stays_near():
     assert max((one - other).abs().max().item() for one, other in zip(got, expected, strict=True)) < 0.2
 
 
+def test_a_processor_adds_the_halves_of_a_pair_in_float32():
+    """In float32 it is faster, and the score loses nothing more; a policy that keeps the halves keeps them so."""
+    net = make_net("bits")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden_BH = net.state_encoder(torch.randn(3, net.shape.state_size))
+        assert hidden_BH.dtype is torch.bfloat16
+        assert net.pair_state(hidden_BH).dtype is torch.float32
+        assert net.pair_action(net.encode_ids(torch.tensor([5, -7]))).dtype is torch.float32
+
+
 # --- Readable errors
 
 

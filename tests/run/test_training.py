@@ -106,6 +106,13 @@ def test_a_resumed_training_says_where_it_goes_on(tmp_path, no_card):
 # --- Settings that do nothing here, and settings that are too small
 
 
+def test_a_narrow_network_in_mixed_precision_is_warned_of_on_a_processor(monkeypatch):
+    monkeypatch.setattr("movelist.learn.device.multiplies_bfloat16", lambda: True)
+    assert without_effect(settings_of(use_amp=True, hidden_dim=256), CPU) == []
+    (line,) = without_effect(settings_of(use_amp=True, hidden_dim=255), CPU)
+    assert line == "--use_amp makes a network of --hidden_dim 255 slower on a CPU; it helps from 256 on."
+
+
 def test_settings_without_effect_are_named_in_a_line_each():
     assert without_effect(settings_of(num_games=8, update_frequency=8), CPU) == []
     (line,) = without_effect(settings_of(num_games=8, update_frequency=8, use_amp=True), CPU)

@@ -112,7 +112,8 @@ class UpdateSettings:
     update asks for again: worth it only where the profile shows fragmentation."""
 
     use_amp: bool = False
-    """Compute in bfloat16 where a GPU is faster at it; softmax and loss stay in float32. Does nothing on a CPU."""
+    """Compute matrix products in bfloat16 where the device is faster at it: GPUs with tensor cores, processors with
+    AVX512-BF16 or AMX (there for hidden_dim 256 and wider). Softmax and loss stay in float32."""
 
     compile: Literal["off", "on"] = "off"
     """Let torch.compile make one graph of a batch's forward pass, loss and gradient. The first update takes half a

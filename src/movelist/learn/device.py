@@ -74,12 +74,21 @@ def set_up(device: torch.device, num_threads: int | None = None) -> None:
 
 
 def amp_dtype(device: torch.device) -> torch.dtype | None:
-    """What mixed precision computes in here: bfloat16 on NVIDIA cards since Ampere, float16 on Volta and Turing, None
-    where it would not be faster."""
+    """What mixed precision computes in here: bfloat16 on NVIDIA cards since Ampere and on processors that multiply it
+    (AVX512-BF16 or AMX, as AMD's have since Zen 4 and Intel's Xeons since 2020 or 2023), float16 on Volta and Turing,
+    None where it would not be faster."""
+    if device.type == "cpu":
+        return torch.bfloat16 if multiplies_bfloat16() else None
     generation = torch.cuda.get_device_capability(device)[0] if device.type == "cuda" else 0
     if generation >= 8:
         return torch.bfloat16
     return torch.float16 if generation == 7 else None
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions for bfloat16 products; where torch cannot tell, it counts as without."""
+    asks = (getattr(torch.cpu, name, bool) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(ask() for ask in asks)
 
 
 def autocast(device: torch.device, enabled: bool) -> AbstractContextManager[Any]:

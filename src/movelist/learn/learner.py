@@ -167,12 +167,15 @@ class Learner:
     def _evaluate(self, rollout: Rollout) -> tuple[Array, Array | None, Array]:
         """Values of all steps and final states, and log-probs if any was not recorded; float64, in one read."""
         episodes = rollout.episodes
-        results = [self._values(rollout.state_NS)]
+        if np.isnan(episodes.log_prob_N).any():
+            value_N, *log_prob_N = self._values_and_log_probs(rollout)
+        else:
+            value_N, log_prob_N = self._values(rollout.state_NS), []
+        results = [value_N]
         if episodes.final_state_EPS is not None:
             final = episodes.final_state_EPS.reshape(-1, episodes.final_state_EPS.shape[-1])
             results.append(self._values(to_device({"final": final}, self.world.device)["final"]))
-        if np.isnan(episodes.log_prob_N).any():
-            results.append(self._log_probs(rollout))
+        results += log_prob_N
         host = [
             part.numpy() for part in torch.cat(results).double().cpu().split([len(r) for r in results])
         ]  # WAIT: values
@@ -189,14 +192,15 @@ class Learner:
             parts = [self.net.value(self.net.state_encoder(state_BS)) for state_BS in state_NS.split(EVALUATION_STEPS)]
         return torch.cat(parts)
 
-    def _log_probs(self, rollout: Rollout) -> torch.Tensor:
-        """Log-probs of the chosen actions under the present weights, [N]."""
+    def _values_and_log_probs(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values, and log-probs of the chosen actions, under the present weights: [N] each, in one pass."""
         batches, _ = plan_batches(rollout, evaluation_parts(rollout.count_N), {}, ordered=self.ordered)
-        parts = []
+        values, log_probs = [], []
         for batch in batches:
-            score_A, _ = self._forward(rollout, batch)
-            parts.append(ragged.log_softmax(score_A, batch.segments).index_select(0, batch.chosen_B))
-        return torch.cat(parts)
+            score_A, value_B = self._forward(rollout, batch)
+            values.append(value_B)
+            log_probs.append(ragged.log_softmax(score_A, batch.segments).index_select(0, batch.chosen_B))
+        return torch.cat(values), torch.cat(log_probs)
 
     def _advantages(self, episodes: Episodes, value_N: Array, final_value_EP: Array | None) -> tuple[Array, Array]:
         """Advantages and returns in scaled units."""

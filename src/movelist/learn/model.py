@@ -132,11 +132,11 @@ class PolicyValueNet(nn.Module):
 
     def pair_state(self, hidden_BH: torch.Tensor) -> torch.Tensor:
         """U h_state: [B, H] -> [B, H]."""
-        return self.state_to_pair(hidden_BH)  # type: ignore[no-any-return]
+        return _to_add(self.state_to_pair(hidden_BH))
 
     def pair_action(self, encoded_U: torch.Tensor) -> torch.Tensor:
         """V h_action of encoded actions -> [U, H]; fixed while the weights are, so a rollout computes it once an id."""
-        return self.action_to_pair(self.action_encoder(encoded_U))  # type: ignore[no-any-return]
+        return _to_add(self.action_to_pair(self.action_encoder(encoded_U)))
 
     def pair(
         self,
@@ -236,6 +236,11 @@ class PolicyValueNet(nn.Module):
         if not backward:
             return first_state + first_action + inner + pair
         return 2 * (first_state + first_action) + 3 * (inner + pair)
+
+
+def _to_add(half: torch.Tensor) -> torch.Tensor:
+    """A processor multiplies bfloat16 twice as fast as float32 and adds it slower, so a pair's halves are float32."""
+    return half.float() if half.device.type == "cpu" and half.dtype is torch.bfloat16 else half
 
 
 def _linear(size_in: int, size_out: int, *, bias: bool = True, gain: float = math.sqrt(2)) -> nn.Linear:

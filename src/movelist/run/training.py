@@ -33,6 +33,7 @@ from movelist.play.selfplay import SelfPlay
 from movelist.run import checkpoint
 from movelist.run.recorded import OpenData, Recorded
 
+CPU_AMP_WIDTH = 256  # narrower networks lose more by conversions than their products gain; docs/performance.md
 QUICK_MATCH_GAMES = 200  # for the win rate shown during training
 
 
@@ -241,7 +242,15 @@ def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
     """A line for each setting that does nothing here."""
     lines = []
     if settings.update.use_amp and amp_dtype(device) is None:
-        lines.append(f"--use_amp does nothing on this {device.type}: mixed precision needs a GPU with tensor cores.")
+        needs = (
+            "a GPU with tensor cores" if device.type == "cuda" else "a processor with bfloat16 instructions, or a GPU"
+        )
+        lines.append(f"--use_amp does nothing on this {device.type}: mixed precision needs {needs}.")
+    elif settings.update.use_amp and device.type == "cpu" and settings.model.hidden_dim < CPU_AMP_WIDTH:
+        lines.append(
+            f"--use_amp makes a network of --hidden_dim {settings.model.hidden_dim} slower on a CPU; it helps from "
+            f"{CPU_AMP_WIDTH} on."
+        )
     if settings.update.kernels == "triton" and (reason := triton_missing(device)):
         lines.append(f"--kernels triton counts as torch: {reason}.")
     is_default = settings.play.num_games == PlaySettings().num_games
