@@ -1,6 +1,7 @@
 """Exporting runs and checkpoints: from a training to a file that plays as strongly."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -139,6 +140,16 @@ def test_a_network_of_your_own_is_exported_by_its_games_name(run, tmp_path):
 )
 def test_whatever_it_was_trained_with(settings, tmp_path):
     movelist.train(Higher(), **{**SMALL, "total_steps": 40, **settings}, out=tmp_path / "run")
+    assert movelist.export(tmp_path / "run", tmp_path / "a.safetensors", "weights").max_logit_error <= 1e-5
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler here, and torch.compile needs one")
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch, by its own compiler
+def test_a_compiled_training_is_exported(tmp_path):
+    settings = {**SMALL, "total_steps": 40, "hidden_dim": 4, "compile": "on"}
+    movelist.train(Higher(), **settings, out=tmp_path / "run")
+    (line,) = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(line)["perf/compiled"] > 0
     assert movelist.export(tmp_path / "run", tmp_path / "a.safetensors", "weights").max_logit_error <= 1e-5
 
 

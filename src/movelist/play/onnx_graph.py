@@ -35,7 +35,8 @@ OPSETS = {"ort": 18, "sentis15": 15}
 IR_VERSION = 8  # the oldest that knows opset 18; older runtimes refuse newer files
 PADDING_LOGIT = -1e9  # exp of it is 0, and it is finite where -infinity times 0 is not
 
-# What Unity's Inference Engine (Sentis 2.1 and later) lists under "Supported ONNX operators" and a policy can need.
+# What Unity lists under "Supported ONNX operators" both of Sentis 1.x and 2.1 and of Inference Engine 2.2, and a policy
+# can need. The manual's page: docs.unity3d.com/Packages/com.unity.sentis@2.1/manual/supported-operators.html
 _SENTIS_OPERATORS = (
     "Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat Constant ConstantOfShape Conv Div "
     "Dropout Einsum Elu Equal Erf Exp Expand Flatten Floor Gather GatherElements GatherND Gemm GlobalAveragePool "
