@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]
     return False
 
 
-def look(slots: Sequence[Running], state_BS: Array) -> tuple[Array, Array, Array, Array]:
+def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array, Array]:
     """See what each game's mover sees.
 
     Args:
@@ -78,15 +78,17 @@ def look(slots: Sequence[Running], state_BS: Array) -> tuple[Array, Array, Array
         GameError: A list is empty.
         DataError: An id is no 64-bit integer.
     """
+    counts: list[int] = []
     flat: list[int] = []
+    players: list[int] = []
+    scores: list[float] = []
     for row, slot in zip(state_BS, slots, strict=True):
         if not len(slot.actions):  # a list or an array
             raise GameError("a turn offers no legal action", where=f"game with seed {slot.seed}, turn {slot.turn}")
         row[:] = slot.state.observe(slot.player)
         flat.extend(slot.actions)
-    return (
-        np.array([len(slot.actions) for slot in slots], np.int64),
-        parse_list(flat),
-        np.array([slot.player for slot in slots], np.int64),
-        np.array([slot.state.returns()[slot.player] for slot in slots], np.float64),
-    )
+        counts.append(len(slot.actions))
+        players.append(slot.player)
+        scores.append(slot.state.returns()[slot.player])
+    player_B, score_B = np.array(players, np.int64), np.array(scores, np.float64)
+    return np.array(counts, np.int64), parse_list(flat), player_B, score_B

@@ -6,7 +6,7 @@ played without asking anyone. The columns come out in the order of the games' nu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from movelist.games.game import Game, game_name, state_size
 from movelist.play.policy import Policy, Turns, derive_seeds
 from movelist.play.recorder import Recorder
 from movelist.play.running import Finished, Running, advance, look
+from movelist.play.workers import Workers
 
 Array = NDArray[Any]
 GAMES = 1  # the purpose of the seed stream that training games come from
@@ -32,17 +33,27 @@ class SelfPlay:
         game: What to play.
         settings: Of self-play.
         seed: Of the games; game number n of a run is the same whatever was played before it.
+        say: Told when a worker failed and its games are played again.
+
+    Raises:
+        GameError: The game cannot be sent to worker processes, and there are to be some.
     """
 
-    def __init__(self, game: Game, settings: PlaySettings, *, seed: int = 0) -> None:
+    def __init__(
+        self, game: Game, settings: PlaySettings, *, seed: int = 0, say: Callable[[str], None] = print
+    ) -> None:
         self.game, self.settings, self.seed = game, settings, seed
         self.num_started = 0
+        self.workers = Workers(game, settings, say=say) if settings.rollout_workers else None
 
     def collect(self, policy: Policy, num_episodes: int) -> Episodes:
         """Play `num_episodes` games. See `data.episode.Source`."""
         seeds = derive_seeds(self.seed, GAMES, self.num_started, num_episodes)
-        seats = np.zeros((num_episodes, self.game.num_players), np.int64)
-        episodes = play_games(self.game, [policy], seats, seeds, self.settings)
+        if self.workers:
+            episodes = self.workers.play(policy, seeds)
+        else:
+            seats = np.zeros((num_episodes, self.game.num_players), np.int64)
+            episodes = play_games(self.game, [policy], seats, seeds, self.settings)
         self.num_started += num_episodes
         return episodes.check(game_name(self.game))
 
@@ -55,7 +66,9 @@ class SelfPlay:
         self.num_started = int(state["num_started"])
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """End the workers, if there are any."""
+        if self.workers:
+            self.workers.close()
 
 
 def play_games(
