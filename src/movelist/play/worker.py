@@ -62,33 +62,24 @@ class Worker:
         self.recorder = Recorder(self.state_size)
         self.finished: dict[int, Finished] = {}
 
-    def begin(self, numbers: list[int], seeds: list[int], widths: list[int]) -> None:
+    def begin(self, numbers: list[int], seeds: list[int], widths: tuple[int, int]) -> None:
         """Let these games be played, so many at once in each half."""
         self._forget()
         for half, width in enumerate(widths):
             if len(self.blocks) <= half or self.blocks[half].form.rows < width:
                 self._new_block(half, width, ACTIONS_PER_TURN * width)
         self.seed_of = dict(zip(numbers, seeds, strict=True))
-        self._make_task(numbers, seeds, widths)
+        self.task = Task(numbers, seeds, (self.blocks[0].form, self.blocks[1].form), widths)
         if self.process is None:
             self._start()
         self._send(self.task)
 
-    def _make_task(self, numbers: list[int], seeds: list[int], widths: list[int]) -> None:
-        forms = (self.blocks[0].form, self.blocks[1].form)
-        self.task = Task(numbers, seeds, forms, (widths[0], widths[1]))
-
     def restart(self) -> None:
         """The same task from its start, in a fresh process."""
-        task, failures = self.task, self.failures
+        failures = self.failures
         self.end(time.monotonic() + PATIENCE)
-        self._forget()
-        self.failures = failures
-        for block in self.blocks:
-            block.current[0] = NOBODY
-        self._make_task(task.numbers, task.seeds, list(task.widths))
-        self._start()
-        self._send(self.task)
+        self.begin(self.task.numbers, self.task.seeds, self.task.widths)
+        self.failures = failures + 1
 
     def _start(self) -> None:
         # On every platform as on Windows: a fresh interpreter, which holds nothing of this process.
@@ -113,7 +104,7 @@ class Worker:
         _require_shared_memory(8 * (1 + 6 * rows + capacity) + 4 * rows * self.state_size)
         block = Block.make(rows, self.state_size, capacity)
         if half < len(self.blocks):
-            self.blocks[half].close(unlink=True)
+            self.blocks[half].close()
             self.blocks[half] = block
         else:
             self.blocks.append(block)
@@ -123,6 +114,7 @@ class Worker:
         post = self.posts[half]
         assert post is not None
         self.posts[half] = None
+        self.blocks[half].unlink()  # the worker has attached it
         self.finished |= post.finished
         self.open[half] = post.num_turns > 0
         return Part(self.blocks[half], post, self.seed_of) if post.num_turns else None
@@ -145,32 +137,34 @@ class Worker:
         if code is None:
             text = "it closed its connection"
         elif code < 0:
-            text = f"it was ended by {signal.Signals(-code).name}"
+            name = signal.Signals(-code).name
+            text = f"ended by {name}" + (", from outside or for lack of memory" if name == "SIGKILL" else "")
         else:
-            text = f"it ended with exit code {code if code < 256 else hex(code)}"  # Windows: 0xc0000005 is a bad access
+            text = f"ended with exit code {code if code < 256 else hex(code)}"  # Windows: 0xc0000005 is a bad access
         current = [int(block.current[0]) for block in self.blocks]
         return Failure(max(current), text, "")
 
-    def place(self, failure: Failure) -> tuple[str, int]:
-        """The games in question in words, and the seed of the first."""
+    def place(self, failure: Failure) -> str:
+        """The game that failed, or those among which it is, by their seeds."""
         if failure.number != NOBODY:
-            seed = self.seed_of[failure.number]
-            return f"game with seed {seed}", seed
+            return f"game with seed {self.seed_of[failure.number]}"
         seeds = [seed for number, seed in self.seed_of.items() if number not in self.finished]
         more = f" and {len(seeds) - 5} more" if len(seeds) > 5 else ""
-        return f"one of the games with seeds {', '.join(map(str, seeds[:5]))}{more}", seeds[0]
+        return f"playing the games with seeds {', '.join(map(str, seeds[:5]))}{more}"
 
     def end(self, deadline: float) -> None:
         """Have the process end: by itself as its connection is closed, from the deadline on by force."""
-        if self.process is None:
-            return
-        self.connection.close()
-        self.process.join(max(0.0, deadline - time.monotonic()))
-        if self.process.exitcode is None:
-            self.process.kill()
-            self.process.join()
-        self.process.close()
-        self.process = None
+        if self.process is not None:
+            self.connection.close()
+            self.process.join(max(0.0, deadline - time.monotonic()))
+            if self.process.exitcode is None:
+                self.process.kill()
+                self.process.join()
+            self.process.close()
+            self.process = None
+        for block in self.blocks:
+            block.close()
+        self.blocks.clear()
 
 
 def _require_shared_memory(size: int) -> None:

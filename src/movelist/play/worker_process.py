@@ -82,7 +82,10 @@ class Failure:
 
 
 class Block:
-    """One half's turns and choices in shared memory. Who made it unlinks it; both sides close it.
+    """One half's turns and choices in shared memory.
+
+    Both sides close it. The main process, which makes it, takes its name away as soon as the worker has it, too: then
+    nothing is left behind whatever ends the two.
 
     Attributes:
         current: int64 [1], the number of the game that is being played at this moment, or NOBODY.
@@ -93,8 +96,8 @@ class Block:
         state_BS: float32 [rows, S].
     """
 
-    def __init__(self, memory: SharedMemory, form: BlockForm) -> None:
-        self.memory, self.form = memory, form
+    def __init__(self, memory: SharedMemory, form: BlockForm, *, to_unlink: bool) -> None:
+        self.memory, self.form, self.to_unlink = memory, form, to_unlink
         self._used = 0
         self.current = self._array(np.int64, 1)
         self.number_B, self.count_B, self.turn_B = (self._array(np.int64, form.rows) for _ in range(3))
@@ -111,26 +114,31 @@ class Block:
             OSError: There is too little memory.
         """
         memory = SharedMemory(create=True, size=8 * (1 + 6 * rows + capacity) + 4 * rows * state_size)
-        block = cls(memory, BlockForm(memory.name, rows, state_size, capacity))
+        block = cls(memory, BlockForm(memory.name, rows, state_size, capacity), to_unlink=True)
         block.current[0] = NOBODY
         return block
 
     @classmethod
     def attach(cls, form: BlockForm) -> Block:
         """The other process's."""
-        return cls(SharedMemory(form.name), form)
+        return cls(SharedMemory(form.name), form, to_unlink=False)
 
     def _array(self, dtype: type, *shape: int) -> Array:
         array: Array = np.ndarray(shape, dtype, self.memory.buf, self._used)
         self._used += array.nbytes
         return array
 
-    def close(self, *, unlink: bool = False) -> None:
+    def unlink(self) -> None:
+        """Take the name away, once; on Windows the memory goes with its last user anyway."""
+        if self.to_unlink:
+            self.to_unlink = False
+            self.memory.unlink()
+
+    def close(self) -> None:
         """Let go of the memory; nothing of it may be used any more."""
+        self.unlink()
         vars(self).update(dict.fromkeys(name for name, value in vars(self).items() if isinstance(value, np.ndarray)))
         self.memory.close()
-        if unlink:
-            self.memory.unlink()
 
 
 class _Half:

@@ -89,9 +89,9 @@ class Workers:
             self.crew += [Worker(number, packed, self.settings, width) for number in range(len(self.crew), size)]
         crew = self.crew[:size]
         for worker in crew:
-            widths = [len(range(half * size + worker.number, at_once, 2 * size)) for half in (0, 1)]
+            first, second = (len(range(half * size + worker.number, at_once, 2 * size)) for half in (0, 1))
             numbers = list(range(worker.number, len(seed_G), size))
-            worker.begin(numbers, seed_G[numbers].tolist(), widths)
+            worker.begin(numbers, seed_G[numbers].tolist(), (first, second))
         return crew
 
     def _play_turn(self, policy: Policy, half: int, crew: list[Worker]) -> None:
@@ -131,21 +131,19 @@ class Workers:
         """Play a worker's games again in a fresh process; the second time, give up."""
         if not worker.ready:
             raise _did_not_start(worker, failure, game_name(self.game))
-        where, seed = worker.place(failure)
+        where = worker.place(failure)
         if worker.failures:
             error = WorkerError(
-                f"worker {worker.number} failed twice on the same games",
-                got=failure.text,
+                f"worker {worker.number} failed twice on the same games: {failure.text}",
                 where=where,
-                do=f"See it alone: movelist.check_game(game, seed={seed}, num_games=1).",
+                do="Its games alone: --rollout_workers 0 plays the same ones in this process.",
             )
             if failure.details:
                 error.add_note(f"In the worker:\n{failure.details}")
             raise error
-        worker.failures += 1
-        games = f"{len(worker.task.numbers)} games are" if len(worker.task.numbers) > 1 else "game is"
         self.say(
-            f"Worker {worker.number} failed: {failure.text} ({where}). Its {games} played once more in a fresh process."
+            f"Worker {worker.number} failed: {failure.text} ({where}). What it had to play for this update "
+            f"({len(worker.task.numbers):,} games) is played once more in a fresh process."
         )
         worker.restart()
 
@@ -213,6 +211,4 @@ def _stop(crew: list[Worker]) -> None:
     deadline = time.monotonic() + PATIENCE
     for worker in crew:
         worker.end(deadline)
-        for block in worker.blocks:
-            block.close(unlink=True)
     crew.clear()

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from movelist.core.errors import GameError
+from movelist.core.errors import GameError, WorkerError
 from movelist.core.settings import TrainSettings
 from movelist.games.game import Game, game_name
 from movelist.learn.device import choose_device
@@ -89,7 +89,11 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
             training.say, training.stop = log.say, stop
             log.say_all(greeting(training))
             with closing(training.source):
-                _loop(training, log, stop)
+                try:
+                    _loop(training, log, stop)
+                except WorkerError:
+                    training.save()  # only games failed: what was learnt up to here is whole
+                    raise
             training.save()
         return _finish(training, log, interrupted=bool(stop))
 
