@@ -118,8 +118,7 @@ class Workers:
             try:
                 message = worker.connection.recv()
             except (EOFError, OSError):
-                self._replace(worker, worker.death())
-                continue
+                message = worker.death()
             if isinstance(message, Post):
                 worker.posts[message.half] = message
             elif isinstance(message, Failure):
