@@ -258,7 +258,7 @@ def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
         )
     elif settings.play.rollout_workers > at_once:
         lines.append(
-            f"--rollout_workers {settings.play.rollout_workers} counts as {at_once}: one for each game at once."
+            f"--rollout_workers {settings.play.rollout_workers} counts as {at_once}: each needs a game of its own."
         )
     if settings.run.resume and settings.run.out not in (None, settings.run.resume):
         lines.append(f"--out {settings.run.out} does nothing: a resumed run goes on in its own folder.")
