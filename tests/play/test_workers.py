@@ -302,18 +302,23 @@ def test_too_little_shared_memory(monkeypatch):
     )
 
 
-def start(tmp_path, script, **how):
-    """Run a script of its own, as users do."""
+@contextlib.contextmanager
+def started(tmp_path, script):
+    """Run a script of its own, as users do, in a group of processes that is ended in any case."""
     path = tmp_path / "脚本 1.py"
     path.write_text(script, encoding="utf-8")
     paths = [str(TESTS), str(TESTS.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "PYTHONIOENCODING": "utf-8",
-        "PYTHONUNBUFFERED": "1",
-    }
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, path], cwd=tmp_path, env=environment, encoding="utf-8", **pipes, **how)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1"}
+    how = {"cwd": tmp_path, "env": environment, "encoding": "utf-8", "start_new_session": True}
+    process = subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+    try:
+        yield process
+    finally:
+        if sys.platform != "win32":
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
 
 
 def test_a_script_without_a_main_guard_is_told_so(tmp_path):
@@ -323,7 +328,7 @@ from play.worker_games import Timed
 print("here")
 movelist.train(game=Timed(), rollout_workers=2, hidden_dim=16, update_frequency=8, total_steps=50, tensorboard=False)
 """
-    with start(tmp_path, script) as process:
+    with started(tmp_path, script) as process:
         _, error = process.communicate(timeout=120)
     assert process.returncode == 1
     message = (
@@ -372,7 +377,7 @@ def gone(pids, seconds=20.0):
 def test_a_killed_main_process_leaves_no_worker_and_no_memory(tmp_path):
     """The games hang, so the workers do not come to look at their connection."""
     script = """
-import multiprocessing
+import multiprocessing, time
 from movelist.core.settings import PlaySettings
 from movelist.play import worker
 from movelist.play.policy import RandomPolicy
@@ -380,8 +385,11 @@ from movelist.play.selfplay import SelfPlay
 from play.worker_games import Timed
 
 class Telling(RandomPolicy):
+    num_asked = 0
     def choose(self, turns):
-        if turns.turn_B.max() == 3:
+        self.num_asked += 1
+        if self.num_asked == 8:  # turn 3 of the second half: the first half has its choices
+            time.sleep(0.5)
             print(*(child.pid for child in multiprocessing.active_children()), flush=True)
         return super().choose(turns)
 
@@ -390,12 +398,13 @@ if __name__ == "__main__":
     worker.Block.make = lambda *sizes: (block := make(*sizes), print(block.form.name))[0]
     SelfPlay(Timed(fault="hang"), PlaySettings(rollout_workers=2)).collect(Telling(), 8)
 """
-    with start(tmp_path, script) as process:
+    with started(tmp_path, script) as process:
         lines = [process.stdout.readline().split() for _ in range(5)]
         pids = [int(pid) for pid in lines[4]]
         assert len(pids) == 2
         process.kill()
-        process.communicate(timeout=60)
+        _, error = process.communicate(timeout=60)
+    assert error == ""  # multiprocessing's tracker would complain of memory that it has to clean up
     assert gone(pids)
     assert_gone([name for line in lines[:4] for name in line])
 
@@ -410,7 +419,7 @@ if __name__ == "__main__":
     movelist.train(game=Odd(), rollout_workers=2, hidden_dim=16, update_frequency=8, total_steps=None, out="run",
                    device="cpu", tensorboard=False, eval_games=0)
 """
-    with start(tmp_path, script, start_new_session=True) as process:
+    with started(tmp_path, script) as process:
         assert any(" update 1 " in line for line in process.stdout)
         pids = [child.pid for child in psutil.Process(process.pid).children()]
         assert len(pids) >= 2  # and multiprocessing's resource tracker
@@ -433,6 +442,6 @@ if __name__ == "__main__":
     source = SelfPlay(Timed(), PlaySettings(rollout_workers=2))
     print(source.collect(RandomPolicy(), 8).num_steps)
 """
-    with start(tmp_path, script) as process:
+    with started(tmp_path, script) as process:
         out, error = process.communicate(timeout=120)
     assert (process.returncode, out, error) == (0, "48\n", "")
