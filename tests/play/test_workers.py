@@ -51,7 +51,10 @@ def made(monkeypatch):
 @pytest.fixture(autouse=True)
 def no_process_is_left():
     yield
-    assert multiprocessing.active_children() == []
+    children = multiprocessing.active_children()
+    for child in children:
+        child.kill()
+    assert children == []
 
 
 def assert_gone(names):
@@ -248,6 +251,19 @@ def test_a_worker_killed_between_its_turns_names_all_its_games():
     assert_same(episodes, collect(Timed(), 0)[0])
     text = "Worker 0 failed: ended by SIGKILL, from outside or for lack of memory (playing the games with seeds "
     assert said[0].startswith(f"{text}{', '.join(map(str, SEEDS[:5]))} and 15 more).")
+
+
+def test_a_worker_that_died_while_the_network_learnt():
+    said = []
+    source = SelfPlay(Timed(), PlaySettings(rollout_workers=1), say=said.append)
+    source.collect(RandomPolicy(), 7)
+    (process,) = multiprocessing.active_children()
+    process.kill()
+    process.join()
+    assert_same(source.collect(RandomPolicy(), 7), collect(Timed(), 0, counts=(7, 7))[1])
+    source.close()
+    assert len(said) == 1
+    assert said[0].startswith("Worker 0 failed: ended by ")
 
 
 def test_an_error_of_the_policy_leaves_workers_that_can_be_used_again():

@@ -137,7 +137,7 @@ class Worker:
         if code is None:
             text = "it closed its connection"
         elif code < 0:
-            name = signal.Signals(-code).name
+            name = {number.value: number.name for number in signal.Signals}.get(-code, f"signal {-code}")
             text = f"ended by {name}" + (", from outside or for lack of memory" if name == "SIGKILL" else "")
         else:
             text = f"ended with exit code {code if code < 256 else hex(code)}"  # Windows: 0xc0000005 is a bad access

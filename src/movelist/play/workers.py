@@ -48,6 +48,7 @@ class Workers:
     def __init__(self, game: Game, settings: PlaySettings, *, say: Callable[[str], None] = print) -> None:
         check_workers(game, settings.rollout_workers)
         self.game, self.settings, self.say = game, settings, say
+        self.state_size = state_size(game)
         self.crew: list[Worker] = []
         # At exit before multiprocessing waits for its processes, which wait for us.
         Finalize(self, _stop, args=(self.crew,), exitpriority=10)
@@ -70,7 +71,7 @@ class Workers:
         except BaseException:
             self.close()  # the workers wait for choices that will not come
             raise
-        recorder = Recorder(state_size(self.game))
+        recorder = Recorder(self.state_size)
         recorder.rounds = [turn for worker in crew for turn in worker.recorder.rounds]
         finished = {number: game for worker in crew for number, game in worker.finished.items()}
         seats_GP = np.zeros((len(seed_G), self.game.num_players), np.int64)
@@ -85,8 +86,8 @@ class Workers:
         at_once = min(self.settings.num_games, len(seed_G))
         size = min(self.settings.rollout_workers, at_once)
         if len(self.crew) < size:
-            packed, width = _pack(self.game), state_size(self.game)
-            self.crew += [Worker(number, packed, self.settings, width) for number in range(len(self.crew), size)]
+            packed, new = _pack(self.game), range(len(self.crew), size)
+            self.crew += [Worker(number, packed, self.settings, self.state_size) for number in new]
         crew = self.crew[:size]
         for worker in crew:
             first, second = (len(range(half * size + worker.number, at_once, 2 * size)) for half in (0, 1))
