@@ -232,7 +232,7 @@ def test_a_broken_promise_of_the_game_is_told_in_its_own_words():
 
 
 def test_a_worker_killed_between_its_turns_names_all_its_games():
-    """Killed from outside while the network chooses: no game is to blame."""
+    """Killed from outside while the network chooses, and it waits with its only game: no game is to blame."""
 
     class Killer(RandomPolicy):
         def __init__(self):
@@ -242,12 +242,11 @@ def test_a_worker_killed_between_its_turns_names_all_its_games():
             if self.left and turns.turn_B.max() >= 2:
                 self.left -= 1
                 (process,) = multiprocessing.active_children()
-                time.sleep(0.3)  # it has posted the other half by then
                 process.kill()
             return super().choose(turns)
 
     said = []
-    (episodes,) = collect(Timed(), 1, policy=Killer(), say=said.append)
+    (episodes,) = collect(Timed(), 1, policy=Killer(), say=said.append, num_games=1)
     assert_same(episodes, collect(Timed(), 0)[0])
     text = "Worker 0 failed: ended by SIGKILL, from outside or for lack of memory (playing the games with seeds "
     assert said[0].startswith(f"{text}{', '.join(map(str, SEEDS[:5]))} and 15 more).")
