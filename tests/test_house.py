@@ -38,7 +38,18 @@ HOUSE: dict[str, list[str]] = {
     "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
     "play": [
-        *("policy", "selfplay", "workers", "cluster", "arena", "survey"),
+        *(
+            "policy",
+            "running",
+            "recorder",
+            "worker_process",
+            "worker",
+            "workers",
+            "selfplay",
+            "cluster",
+            "arena",
+            "survey",
+        ),
         *("policy_info", "weights_file", "onnx_graph", "exported", "export", "terminal", "server"),
     ],
     "measure": [

@@ -58,6 +58,8 @@ def test_the_defaults_are_good_and_cannot_be_changed(kind):
         (UpdateSettings, "gae_lambda", -0.1, "0 to 1"),
         (PlaySettings, "num_games", 0, "at least 1"),
         (PlaySettings, "max_turns", 0, "at least 1"),
+        (PlaySettings, "rollout_workers", -1, "at least 0"),
+        (PlaySettings, "rollout_workers", 61, "at most 60"),
         (RunSettings, "total_steps", 0, "at least 1"),
         (RunSettings, "num_threads", 0, "at least 1"),
         (RunSettings, "save_every", 0, "at least 1"),

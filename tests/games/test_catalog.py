@@ -41,6 +41,16 @@ class OneMove:
 
 
 @pytest.mark.usefixtures("openspiel")
+def test_an_openspiel_game_travels_by_its_name():
+    """Worker processes get it so; OpenSpiel's own objects cannot be pickled."""
+    game = make_game("leduc_poker(players=3)")
+    assert len(pickle.dumps(game)) < 200
+    travelled = pickle.loads(pickle.dumps(game))
+    assert check_game(travelled, num_games=2) == check_game(game, num_games=2)
+    assert travelled.name == game.name
+
+
+@pytest.mark.usefixtures("openspiel")
 @pytest.mark.parametrize("name", ["tic_tac_toe", "leduc_poker(players=3)", "dou_dizhu"])
 def test_a_name_and_a_description_make_the_same_game(name):
     reports = [check_game(make_game(source), num_games=2) for source in (name, GameSpec(name))]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from movelist.play.policy import Turns
+if TYPE_CHECKING:  # a worker process that plays these games needs no torch
+    from movelist.play.policy import Turns
 
 
 class Odd:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -16,16 +17,25 @@ import torch
 from rich.console import Console
 
 import movelist
-from movelist.core.errors import CheckpointError, DataError, GameError, MovelistError, NonFiniteError, SettingsError
+from movelist.core.errors import (
+    CheckpointError,
+    DataError,
+    GameError,
+    MovelistError,
+    NonFiniteError,
+    SettingsError,
+    WorkerError,
+)
 from movelist.core.settings import TrainSettings
 from movelist.games.catalog import make_game
-from movelist.play.policy import NetPolicy, RandomPolicy
-from movelist.play.selfplay import SelfPlay
+from movelist.play.policy import NetPolicy, RandomPolicy, derive_seeds
+from movelist.play.selfplay import GAMES, SelfPlay
 from movelist.run import checkpoint
 from movelist.run.log import Log
 from movelist.run.train import train
 from movelist.run.training import Training
 from play.toys import Odd, Picker, Scripted
+from play.worker_games import Timed
 
 SMALL = {
     "game": "odd",
@@ -87,7 +97,32 @@ def one_line(error):
     return str(error.value)
 
 
-# --- What a training leaves behind
+# --- What a training leaves behind, and games played by workers
+
+
+def test_workers_train_as_far_as_one_process_and_are_gone_afterwards(tmp_path):
+    alone, _ = run(tmp_path / "alone")
+    result, text = run(tmp_path / "run", rollout_workers=2)
+    assert (result.steps, result.updates) == (alone.steps, alone.updates)
+    assert "rollout_workers=2" in text
+    assert multiprocessing.active_children() == []
+    one, other = (checkpoint.load(folder)["learner"]["net"] for folder in (alone.folder, result.folder))
+    for name in one:  # float32 sums in another order while acting, so another first ratio: units of 1e-7 through Adam
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=1e-4)
+
+
+def test_a_game_that_fails_in_a_worker_ends_the_run_with_what_was_learnt(tmp_path):
+    seed = derive_seeds(0, GAMES, 20, 1)[0]  # of a game of the third update
+    with pytest.raises(WorkerError) as caught:
+        run(tmp_path / "run", Timed(fault="exit", seed=seed), game="timed", rollout_workers=2)
+    assert one_line(caught).startswith(
+        "worker 0 failed twice on the same games: ended with exit code 3 (game with seed"
+    )
+    assert multiprocessing.active_children() == []
+    assert checkpoint.load(tmp_path / "run")["counters"]["episodes"] == 16
+    assert checkpoint.load(tmp_path / "run")["source"] == {"num_started": 16}
+    result, _ = run(None, Timed(), game="timed", resume=str(tmp_path / "run"))  # another number of workers
+    assert result.steps >= 100
 
 
 def test_a_training_from_start_to_end(tmp_path):

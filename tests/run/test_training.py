@@ -120,6 +120,11 @@ def test_settings_without_effect_are_named_in_a_line_each():
     (line,) = without_effect(settings_of(num_games=513, update_frequency=512), CPU)
     assert line == ("--num_games 513 counts as 512: no more games than --update_frequency are played for an update.")
     assert len(without_effect(settings_of(num_games=9, update_frequency=8, use_amp=True), CPU)) == 2
+    assert without_effect(settings_of(rollout_workers=8, update_frequency=8), CPU) == []
+    (line,) = without_effect(settings_of(rollout_workers=9, update_frequency=8), CPU)
+    assert line == "--rollout_workers 9 counts as 8: each needs a game of its own."
+    (line,) = without_effect(settings_of(rollout_workers=2, data=["recordings"]), CPU)
+    assert line == "--rollout_workers 2 does nothing with --data: no games are played."
 
 
 def play(num_episodes):

@@ -2,6 +2,8 @@
 
 An id is kept as the signed 64-bit integer with its bit pattern (`int64` in numpy and torch), because neither library
 computes with `uint64`. Ids are never floats and meet no arithmetic other than `(id >> k) & 1`.
+
+torch is imported inside `to_bits` only: games need ids, and the processes that play them need no torch.
 """
 
 from __future__ import annotations
@@ -9,13 +11,15 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from movelist.core.errors import DataError
+
+if TYPE_CHECKING:
+    import torch
 
 _UNSIGNED = 1 << 64
 _TEXT = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)")
@@ -112,6 +116,8 @@ def to_bits(action_id_A: torch.Tensor) -> torch.Tensor:
     Returns:
         float32 [A, 64] of zeros and ones, on the same device; equal to Python's `((id & (2**64 - 1)) >> k) & 1`.
     """
+    import torch
+
     if action_id_A.dtype != torch.int64:
         raise DataError("action ids have the wrong dtype", got=action_id_A.dtype, expected="torch.int64")
     shift = torch.arange(64, device=action_id_A.device)

@@ -8,6 +8,7 @@
     ├── DeviceError        the device asked for is not there    2
     ├── DataError          an episode breaks the rules    1
     ├── DeviceMemoryError  the device has too little memory for a batch    1
+    ├── WorkerError        a process that plays games failed, and failed again    1
     └── NonFiniteError     NaN or infinity turned up in training    1
 
 Every message answers, in one line: what happened, what was found, what was expected, where, and what to do about it.
@@ -94,6 +95,10 @@ class DataError(MovelistError):
 
 class DeviceMemoryError(MovelistError):
     """The device has too little memory for what it was given."""
+
+
+class WorkerError(MovelistError):
+    """A process that plays games failed, and failed again when its games were played anew."""
 
 
 class NonFiniteError(MovelistError):

@@ -184,9 +184,16 @@ class PlaySettings:
     max_turns: int = 10_000
     """A game still running after this many turns is cut off there and counts as truncated."""
 
+    rollout_workers: int = 0
+    """Processes that play the games while this one runs the network; 0 plays them in this process. More help where the
+    game is slow, as perf/rollout_share shows, and cores are free. The games are the same for any number. Usual: 0, or 1
+    to the number of cores."""
+
     def __post_init__(self) -> None:
         _check_kinds(self)
         _at_least(self, 1, "num_games", "max_turns")
+        _at_least(self, 0, "rollout_workers")
+        _require(self, self.rollout_workers <= 60, "rollout_workers", "at most 60")  # Windows waits for 63 at once
 
 
 @dataclass(frozen=True, kw_only=True)

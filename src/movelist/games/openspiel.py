@@ -76,6 +76,10 @@ class OpenSpielGame:
         self.state_size = self._tensor_size + self.num_players
         self._empty_rows = list(np.eye(self.num_players, self.state_size, self._tensor_size, dtype=np.float32))
 
+    def __reduce__(self) -> tuple[type[OpenSpielGame], tuple[str]]:
+        """A pickle holds the name: OpenSpiel's own objects stay in their process."""
+        return OpenSpielGame, (self.name,)
+
     def new_state(self, seed: int) -> OpenSpielState:
         """Start a game; the seed decides all of its chance turns."""
         return OpenSpielState(self, seed)

@@ -19,12 +19,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from movelist.core.errors import GameError
+from movelist.core.errors import GameError, WorkerError
 from movelist.core.settings import TrainSettings
 from movelist.games.game import Game, game_name
 from movelist.learn.device import choose_device
 from movelist.play.arena import MatchResult
 from movelist.play.policy import NetPolicy
+from movelist.play.workers import check_workers
 from movelist.run.checkpoint import RunFolder, new_run_folder, quoted, read_settings
 from movelist.run.log import Log
 from movelist.run.recorded import open_data
@@ -72,6 +73,7 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
     """
     console = console or Console()
     settings, game, data = open_data(settings, game)
+    check_workers(game, 0 if data else settings.play.rollout_workers)
     choose_device(settings.run.device)  # an impossible device is refused before any file is made
     check_start(settings, game, model_shape(settings, game))  # and so is an impossible network
     training = Training(settings, game, _folder(settings, game_name(game)))
@@ -87,7 +89,11 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
             training.say, training.stop = log.say, stop
             log.say_all(greeting(training))
             with closing(training.source):
-                _loop(training, log, stop)
+                try:
+                    _loop(training, log, stop)
+                except WorkerError:
+                    training.save()  # only games failed: what was learnt up to here is whole
+                    raise
             training.save()
         return _finish(training, log, interrupted=bool(stop))
 

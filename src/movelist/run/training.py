@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -63,7 +63,8 @@ class Training:
             self.net.load_state_dict(start["learner"]["net"])
             vars(self.learner.returns).update(start["learner"]["returns"])
             self.learner.num_updates = start["learner"]["num_updates"]  # numbers of policies are not given twice
-        self.source: Source = SelfPlay(game, settings.play, seed=settings.run.seed)
+        play = replace(settings.play, rollout_workers=0) if settings.recorded.data else settings.play
+        self.source: Source = SelfPlay(game, play, seed=settings.run.seed, say=lambda text: self.say(text))
         self.counters = Counters()
         self.saved: tuple[int, Path] | None = None  # the update and the file of the last checkpoint
         self.recorded: Recorded | None = None
@@ -258,6 +259,15 @@ def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
         lines.append(
             f"--num_games {settings.play.num_games} counts as {settings.update.update_frequency}: no more games than "
             "--update_frequency are played for an update."
+        )
+    at_once = min(settings.play.num_games, settings.update.update_frequency)
+    if settings.play.rollout_workers and settings.recorded.data:
+        lines.append(
+            f"--rollout_workers {settings.play.rollout_workers} does nothing with --data: no games are played."
+        )
+    elif settings.play.rollout_workers > at_once:
+        lines.append(
+            f"--rollout_workers {settings.play.rollout_workers} counts as {at_once}: each needs a game of its own."
         )
     if settings.run.resume and settings.run.out not in (None, settings.run.resume):
         lines.append(f"--out {settings.run.out} does nothing: a resumed run goes on in its own folder.")

@@ -1,0 +1,94 @@
+"""Games in progress, up to each one's next decision. Free of torch, for the processes that only play games."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from movelist.core.action_ids import parse_list
+from movelist.core.errors import GameError
+from movelist.core.settings import PlaySettings
+from movelist.games.game import State
+
+Array = NDArray[Any]
+
+
+@dataclass(slots=True)
+class Running:
+    """One game in progress, at a turn where there is something to decide."""
+
+    number: int
+    seed: int
+    state: State
+    turn: int = 0
+    player: int = 0
+    actions: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What is left of a game that is over.
+
+    Attributes:
+        returns: Final scores [P].
+        turns: Turns played, forced ones too.
+        final_states: Each seat's view [P, S] where the game was cut off; None if it came to its end.
+    """
+
+    returns: list[float]
+    turns: int
+    final_states: Array | None = None
+
+
+def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]) -> bool:
+    """Go on to the next decision, playing forced turns; False if there is none because the game is over."""
+    state = slot.state
+    while (player := state.current_player()) is not None:
+        if slot.turn >= settings.max_turns:
+            returns = [float(value) for value in state.returns()]
+            views = [np.asarray(state.observe(seat), np.float32) for seat in range(len(returns))]
+            finished[slot.number] = Finished(returns, slot.turn, np.stack(views))
+            return False
+        actions = state.legal_actions()
+        if len(actions) != 1 or settings.keep_forced:
+            slot.player, slot.actions = player, actions
+            return True
+        state.apply(0)
+        slot.turn += 1
+    finished[slot.number] = Finished([float(value) for value in state.returns()], slot.turn)
+    return False
+
+
+def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array, Array]:
+    """See what each game's mover sees.
+
+    Args:
+        slots: B games.
+        state_BS: float32 [B, S], filled here.
+
+    Returns:
+        count_B: int64 [B], lengths of the legal lists; action_id_A: int64 [A], the lists one after another; player_B:
+        int64 [B], the movers; score_B: float64 [B], what they have earned so far.
+
+    Raises:
+        GameError: A list is empty.
+        DataError: An id is no 64-bit integer.
+    """
+    counts: list[int] = []
+    flat: list[int] = []
+    players: list[int] = []
+    scores: list[float] = []
+    for row, slot in zip(state_BS, slots, strict=True):
+        if not len(slot.actions):  # a list or an array
+            raise GameError("a turn offers no legal action", where=f"game with seed {slot.seed}, turn {slot.turn}")
+        row[:] = slot.state.observe(slot.player)
+        flat.extend(slot.actions)
+        counts.append(len(slot.actions))
+        players.append(slot.player)
+        scores.append(slot.state.returns()[slot.player])
+    player_B, score_B = np.array(players, np.int64), np.array(scores, np.float64)
+    return np.array(counts, np.int64), parse_list(flat), player_B, score_B

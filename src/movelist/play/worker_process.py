@@ -1,0 +1,269 @@
+"""What a worker process runs: games, and nothing else. Free of torch, which would cost each worker seconds and memory.
+
+A worker plays its games in two halves. It posts one half's turns, and while the main process chooses for them it plays
+the other half. A Task starts it; then each half goes back and forth as Post and Reply, which are small: states, lists
+and choices lie in a Block of shared memory for each half.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from movelist.core.errors import MovelistError
+from movelist.core.settings import PlaySettings
+from movelist.games.game import Game
+from movelist.play.running import Finished, Running, advance, look
+
+Array = NDArray[Any]
+READY = "ready"  # a worker's first message: it has its game
+NOBODY = -1  # no game is being played at this moment
+
+
+@dataclass(frozen=True, slots=True)
+class BlockForm:
+    """What both processes need to know of a Block: where it lies and how much it holds."""
+
+    name: str
+    rows: int
+    state_size: int
+    capacity: int  # of legal actions, all lists together
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Games to play: their numbers and seeds, and for each half its block and how many games run in it at once."""
+
+    numbers: list[int]
+    seeds: list[int]
+    blocks: tuple[BlockForm, BlockForm]
+    widths: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A half stands at its next decisions, B of them; they lie in its block. None left: the half is played out."""
+
+    half: int
+    num_turns: int
+    finished: dict[int, Finished]
+    action_id_A: Array | None  # the lists themselves where the block is too small for them
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The choices of a half lie in its block, which may be a new and larger one."""
+
+    half: int
+    block: BlockForm | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The game raised an exception: the game's number, the exception in one line, and its traceback."""
+
+    number: int
+    text: str
+    details: str
+
+
+class Block:
+    """One half's turns and choices in shared memory.
+
+    Both sides close it. The main process, which makes it, takes its name away as soon as the worker has it, too: then
+    nothing is left behind whatever ends the two.
+
+    Attributes:
+        current: int64 [1], the number of the game that is being played at this moment, or NOBODY.
+        number_B, count_B, turn_B, player_B: int64 [rows].
+        score_B: float64 [rows].
+        choice_B: int64 [rows], the main process's answer.
+        action_id_A: int64 [capacity].
+        state_BS: float32 [rows, S].
+    """
+
+    def __init__(self, memory: SharedMemory, form: BlockForm, *, to_unlink: bool) -> None:
+        self.memory, self.form, self.to_unlink = memory, form, to_unlink
+        self._used = 0
+        self.current = self._array(np.int64, 1)
+        self.number_B, self.count_B, self.turn_B = (self._array(np.int64, form.rows) for _ in range(3))
+        self.player_B, self.choice_B = (self._array(np.int64, form.rows) for _ in range(2))
+        self.score_B = self._array(np.float64, form.rows)
+        self.action_id_A = self._array(np.int64, form.capacity)
+        self.state_BS = self._array(np.float32, form.rows, form.state_size)  # last, since its values are narrower
+
+    @classmethod
+    def make(cls, rows: int, state_size: int, capacity: int) -> Block:
+        """A new one, nobody's game being played in it.
+
+        Raises:
+            OSError: There is too little memory.
+        """
+        memory = SharedMemory(create=True, size=8 * (1 + 6 * rows + capacity) + 4 * rows * state_size)
+        block = cls(memory, BlockForm(memory.name, rows, state_size, capacity), to_unlink=True)
+        block.current[0] = NOBODY
+        return block
+
+    @classmethod
+    def attach(cls, form: BlockForm) -> Block:
+        """The other process's."""
+        return cls(SharedMemory(form.name), form, to_unlink=False)
+
+    def _array(self, dtype: type, *shape: int) -> Array:
+        array: Array = np.ndarray(shape, dtype, self.memory.buf, self._used)
+        self._used += array.nbytes
+        return array
+
+    def unlink(self) -> None:
+        """Take the name away, once; on Windows the memory goes with its last user anyway."""
+        if self.to_unlink:
+            self.to_unlink = False
+            self.memory.unlink()
+
+    def close(self) -> None:
+        """Let go of the memory; nothing of it may be used any more."""
+        self.unlink()
+        vars(self).update(dict.fromkeys(name for name, value in vars(self).items() if isinstance(value, np.ndarray)))
+        self.memory.close()
+
+
+class _Half:
+    """Half of a worker's games, side by side."""
+
+    def __init__(self, half: int, game: Game, settings: PlaySettings, block: Block, width: int) -> None:
+        self.half, self.game, self.settings, self.block, self.width = half, game, settings, block, width
+        self.running: list[Running] = []
+
+    def go_on(self, waiting: deque[tuple[int, int]]) -> Post:
+        """Play the choices, start games in place of those that are over, and post the turns."""
+        finished: dict[int, Finished] = {}
+        going = []
+        for slot, index in zip(self._each(), self.block.choice_B[: len(self.running)].tolist(), strict=True):
+            slot.state.apply(index)
+            slot.turn += 1
+            if advance(slot, self.settings, finished):
+                going.append(slot)
+        while len(going) < self.width and waiting:
+            number, seed = waiting.popleft()
+            self.block.current[0] = number
+            slot = Running(number, seed, self.game.new_state(seed))
+            if advance(slot, self.settings, finished):
+                going.append(slot)
+        self.running = going
+        return self._post(finished)
+
+    def _each(self) -> Iterator[Running]:
+        """The games one by one, with a note for the main process where a crash would have happened."""
+        for slot in self.running:
+            self.block.current[0] = slot.number
+            yield slot
+        self.block.current[0] = NOBODY
+
+    def _post(self, finished: dict[int, Finished]) -> Post:
+        block, size = self.block, len(self.running)
+        block.number_B[:size] = [slot.number for slot in self.running]
+        block.turn_B[:size] = [slot.turn for slot in self.running]
+        count_B, action_id_A, player_B, score_B = look(self._each(), block.state_BS[:size])
+        block.count_B[:size], block.player_B[:size], block.score_B[:size] = count_B, player_B, score_B
+        fits = len(action_id_A) <= block.form.capacity
+        if fits:
+            block.action_id_A[: len(action_id_A)] = action_id_A
+        return Post(self.half, size, finished, None if fits else action_id_A)
+
+
+def serve(connection: Connection, packed_game: bytes, settings: PlaySettings) -> None:
+    """Play Tasks until the main process closes the connection, or the game fails."""
+    _leave_signals_to_the_main_process()
+    threading.Thread(target=_leave_with_the_main_process, daemon=True).start()
+    blocks: dict[int, Block] = {}
+    # The other end closes: the main process needs no more games, or is gone.
+    with contextlib.suppress(EOFError, ConnectionError):
+        try:
+            game = pickle.loads(packed_game)
+        except Exception as error:
+            connection.send(_failure(error, NOBODY))
+            return
+        connection.send(READY)
+        while _play(connection, game, connection.recv(), settings, blocks):
+            pass
+    for block in blocks.values():
+        block.close()
+
+
+def _play(connection: Connection, game: Game, task: Task, settings: PlaySettings, blocks: dict[int, Block]) -> bool:
+    """Play one task; False if the game failed."""
+    waiting = deque(zip(task.numbers, task.seeds, strict=True))
+    halves = []
+    for half, form in enumerate(task.blocks):
+        _attach(blocks, half, form)
+        halves.append(_Half(half, game, settings, blocks[half], task.widths[half]))
+    if not all(_go_on(connection, half, waiting) for half in halves):
+        return False
+    while any(half.running for half in halves):
+        reply = connection.recv()
+        half = halves[reply.half]
+        if reply.block is not None:
+            _attach(blocks, reply.half, reply.block)
+            half.block = blocks[reply.half]
+        if not _go_on(connection, half, waiting):
+            return False
+    return True
+
+
+def _go_on(connection: Connection, half: _Half, waiting: deque[tuple[int, int]]) -> bool:
+    """One turn of a half; False if the game failed, whatever it raised."""
+    try:
+        post = half.go_on(waiting)
+    except Exception as error:
+        connection.send(_failure(error, int(half.block.current[0])))
+        return False
+    connection.send(post)
+    return True
+
+
+def _attach(blocks: dict[int, Block], half: int, form: BlockForm) -> None:
+    """Use this block for a half from now on."""
+    if half in blocks and blocks[half].form.name == form.name:
+        return
+    if half in blocks:
+        blocks[half].close()
+    blocks[half] = Block.attach(form)
+
+
+def _failure(error: Exception, number: int) -> Failure:
+    """An exception of the game as text, for it may be of a class that the main process cannot unpickle."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__}: {error} at {place.filename}, line {place.lineno}"
+    if isinstance(error, MovelistError):
+        text = str(error)
+    return Failure(number, " ".join(text.split()), "".join(traceback.format_exception(error)))
+
+
+def _leave_signals_to_the_main_process() -> None:
+    """Ctrl-C and SIGTERM reach the whole group of processes; the main one decides what they mean."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: None)  # SIG_IGN would be passed on to an engine that a game starts
+    if hasattr(signal, "pthread_sigmask"):  # they were held while this process started
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+def _leave_with_the_main_process() -> None:
+    """End this process when the main one ends, killed or not, even in the middle of a long turn."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
