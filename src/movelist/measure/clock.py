@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
@@ -60,17 +59,6 @@ def matmul_rate(hidden_dim: int, device: torch.device, timer: Timer = time.perf_
 
     best = min(clock(multiply, device, timer) for _ in range(3))
     return 10 * 2 * MATMUL_ROWS * hidden_dim**2 / best
-
-
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """Matrix products in full float32 inside the block, as a comparison needs them."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def wait(device: torch.device) -> None:

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from movelist.core.settings import UpdateSettings
 from movelist.data.episode import Episodes
 from movelist.learn.batch import Rollout, plan_batches, plan_minibatches
-from movelist.learn.device import amp_dtype, to_device
+from movelist.learn.device import amp_dtype, exact_products, to_device
 from movelist.learn.learner import Learner
 from movelist.learn.loss import Targets
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
-from movelist.measure.clock import Timer, clock, exact_products, matmul_rate, scaled, typical_seconds
+from movelist.measure.clock import Timer, clock, matmul_rate, scaled, typical_seconds
 from movelist.measure.minibatches import all_actions, equal_lists, mixed_lists
 from movelist.measure.rungs import FullHead, Rung, Sample, ladder
 
