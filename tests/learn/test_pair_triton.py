@@ -1,8 +1,8 @@
 """The Triton kernels against the formula written out, and the order of their sums.
 
-The kernels run in Triton's interpreter on a CPU, and where there is an NVIDIA GPU on it as well. Triton decides on import
-whether kernels are interpreted, so they run in another process, one for each; each test then looks at a part of what it
-brought back. They are also translated for graphics cards, which needs none.
+The kernels run in Triton's interpreter on a CPU, and where there is an NVIDIA GPU on it as well. Triton decides on
+import whether kernels are interpreted, so they run in another process, one for each; each test then looks at a part of
+what it brought back. They are also translated for graphics cards, which needs none.
 """
 
 import json
@@ -82,8 +82,8 @@ rows, places, order, grad = case([3, 4], 5, 8, torch.float32)
 rows[0][0, 3] = torch.nan
 score = kernel(rows, places, order)
 found["nan"] = [int(score[:3].isnan().sum()), int(score[3:].isnan().sum())]
-# Rounding once costs half of the last bit, the 11th or the 8th (a whole one of bfloat16 in the interpreter, which cuts it
-# off); sums in such a type would be off by some thousandths or hundredths of the largest entry.
+# Rounding once costs half of the last bit, the 11th or the 8th (a whole one of bfloat16 in the interpreter, which cuts
+# it off); sums in such a type would be off by some thousandths or hundredths of the largest entry.
 for dtype, bits in ((torch.float16, 11), (torch.bfloat16, 7 if HERE == "cpu" else 8)):
     rows, places, order, grad = case([3, 4, 40], 20, 24, dtype)
     got = results(kernel, rows, places, order, grad, dtype)
