@@ -38,3 +38,4 @@ def test_clock_runs_the_work_once() -> None:
 def test_matmul_rate_counts_two_operations_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "clock", lambda work, device, timer: 2.0)
     assert matmul_rate(4, CPU) == 10 * 2 * module.MATMUL_ROWS * 4 * 4 / 2.0
+    assert matmul_rate(4, CPU, rows=3) == 10 * 2 * 3 * 4 * 4 / 2.0

@@ -17,7 +17,7 @@ from movelist.core.errors import SettingsError, nearest
 
 def _require(settings: object, good: bool, name: str, expected: str) -> None:
     if not good:
-        command = "match" if isinstance(settings, MatchSettings) else "train"
+        command = {"MatchSettings": "match", "BenchmarkSettings": "benchmark"}.get(type(settings).__name__, "train")
         raise SettingsError(
             f"--{name} cannot be used",
             got=getattr(settings, name),

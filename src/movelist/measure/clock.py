@@ -48,9 +48,11 @@ def typical_seconds(work: Callable[[], object], device: torch.device, timer: Tim
     return statistics.median(seconds)
 
 
-def matmul_rate(hidden_dim: int, device: torch.device, timer: Timer = time.perf_counter) -> float:
+def matmul_rate(
+    hidden_dim: int, device: torch.device, timer: Timer = time.perf_counter, *, rows: int = MATMUL_ROWS
+) -> float:
     """Operations a second of a matrix product as the towers have it, best of three: the most this device gave."""
-    left = torch.randn(MATMUL_ROWS, hidden_dim, device=device)
+    left = torch.randn(rows, hidden_dim, device=device)
     right, out = torch.randn(hidden_dim, hidden_dim, device=device), torch.empty_like(left)
 
     def multiply() -> None:
@@ -58,7 +60,7 @@ def matmul_rate(hidden_dim: int, device: torch.device, timer: Timer = time.perf_
             torch.mm(left, right, out=out)
 
     best = min(clock(multiply, device, timer) for _ in range(3))
-    return 10 * 2 * MATMUL_ROWS * hidden_dim**2 / best
+    return 10 * 2 * rows * hidden_dim**2 / best
 
 
 def wait(device: torch.device) -> None:
