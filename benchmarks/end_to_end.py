@@ -4,26 +4,25 @@
 
 Prints steps, games and legal actions per second, the shares of rollout and update, and the update's share of this
 machine's matrix product rate: the operations that the formulas ask for (PolicyValueNet.flops), over the seconds of the
-update, over the rate of a plain square matrix product. The rate is measured between the updates of the same run, since
+update, over the rate of a plain matrix product. The rate is measured between the updates of the same run, since
 a machine that others use too is not equally fast all the time.
 """
 
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-import torch
 import tyro
 
 from movelist.core.settings import TrainSettings
 from movelist.games.catalog import make_game
+from movelist.measure.benchmark import machine
+from movelist.measure.clock import matmul_rate
 from movelist.play.arena import match
 from movelist.play.policy import NetPolicy, RandomPolicy
 from movelist.run.checkpoint import RunFolder
@@ -62,26 +61,6 @@ class Options:
     """Write the figures there too."""
 
 
-def matmul_rate(rows: int, width: int, device: torch.device) -> float:
-    """Operations a second of `[rows, width] @ [width, width]` in float32, best of five: the most this device gave."""
-    left, right = torch.randn(rows, width, device=device), torch.randn(width, width, device=device)
-    out = torch.empty(rows, width, device=device)
-    best = 0.0
-    for _ in range(5):
-        _wait(device)
-        started = time.perf_counter()
-        for _ in range(10):
-            torch.mm(left, right, out=out)
-        _wait(device)
-        best = max(best, 10 * 2 * rows * width * width / (time.perf_counter() - started))
-    return best
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def measure(options: Options, folder: Path) -> dict[str, Any]:
     """Train, and return the figures."""
     settings = TrainSettings.from_flat(
@@ -111,10 +90,11 @@ def measure(options: Options, folder: Path) -> dict[str, Any]:
         for name, part in zip(seconds, (collected - started, ready - collected, ended - ready), strict=True):
             seconds[name] += part
         steps, games, actions = steps + episodes.num_steps, games + len(episodes), actions + episodes.num_actions
-        rate = matmul_rate(settings.update.batch_size, options.hidden_dim, device)
+        rate = matmul_rate(options.hidden_dim, device, rows=settings.update.batch_size)
         shares.append(metrics["perf/update_flops"] / (ended - ready) / rate)
     total = sum(seconds.values())
     figures = {
+        "machine": machine(device),
         "steps_per_second": steps / total,
         "games_per_second": games / total,
         "legal_actions_per_second": actions / total,
@@ -134,26 +114,13 @@ def measure(options: Options, folder: Path) -> dict[str, Any]:
     return figures
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    return {
-        "processor": platform.processor() or platform.machine(),
-        "cores": psutil.cpu_count(logical=True),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "system": platform.system(),
-    }
-
-
 def main() -> None:
     """Read the options, measure, print."""
     import tempfile
 
     options = tyro.cli(Options)
     with tempfile.TemporaryDirectory() as folder:
-        figures = {"machine": machine(), **measure(options, Path(folder))}
+        figures = measure(options, Path(folder))
     for name, value in figures.items():
         print(f"{name:36} {value:,.3f}" if isinstance(value, float) else f"{name:36} {value}")
     if options.json:

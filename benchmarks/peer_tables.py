@@ -1,7 +1,7 @@
 """Tables for trainers that know one agent only, and whose reward is whose.
 
-sb3-contrib's MaskablePPO and OpenSpiel's PPO are made for one agent: whatever reward comes
-after a step is that step's. In self-play at a table the next step is another seat's, so an environment that shows the
+sb3-contrib's MaskablePPO and OpenSpiel's PPO are made for one agent: whatever reward comes after a step is that
+step's. In self-play at a table the next step is another seat's, so an environment that shows the
 mover's view and pays the mover would pay the wrong one: the winner's card ends the game, and the losers' steps before
 it are bootstrapped from the value of the winner's state. Here the lanes of the vector environment are tables, every
 turn of every seat is a step of the one shared policy, and before a library computes advantages `own_streams` puts the

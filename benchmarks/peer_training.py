@@ -6,8 +6,8 @@ Who gets which return: see benchmarks/peer_tables.py. Advantages, losses and upd
 
 Set-ups, in favour of the peers where there was a choice: the games and their tensors are movelist's OpenSpielGame
 (fills a tensor in 0.3 us instead of 4.5), 8 tables at once, returns divided by their running root mean square (dou
-dizhu pays up to 49,152, and the gradients of value and policy share one
-max_grad_norm), no annealing. All else is the default of the library or its example, forced turns are steps.
+dizhu pays up to 49,152, and the gradients of value and policy share one max_grad_norm), no annealing. All else is the
+default of the library or its example, forced turns are steps.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ compiler, no OpenSpiel, no pytest, no Triton.
 
     machine     versions, GPU, driver, memory; which optional things are there
     waits       an update under torch.cuda.set_sync_debug_mode("error"): where does the host wait?
-    tests       the tests of the wait detector and of the update, on the GPU
-    kernels     the tests of the pair score, of compile and of Triton, on the GPU
-    precision   how far float32, TF32 and mixed precision are from float64, on scores as large as after training
+    tests       the tests of the wait detector and of the update's waits, on the GPU
+    kernels     the tests of the Triton kernels, on the GPU; of the pair score and of compile, on the processor
+    precision   how far log-probs and gradients of float32, of the Triton kernels, of TF32 and of mixed precision are
+                from float64, on scores as large as after training
     ladder      movelist benchmark, hidden 512, 256 and 2,048 steps
     training    updates as in training: seconds of each part, and torch's profile of the kernels
 """
@@ -36,6 +37,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RECORDINGS = ROOT / "examples" / "recordings"
 SECONDS = {"machine": 40, "waits": 60, "tests": 120, "kernels": 100, "precision": 40, "ladder": 140, "training": 60}
+SPARE_SECONDS = 10  # less than a part's own, to end what it started
 OPTIONAL = ("triton", "pyspiel", "pytest", "hypothesis", "pyarrow", "msgspec")
 
 
@@ -257,27 +259,28 @@ def waits(small: bool) -> dict[str, Any]:
 def tests(small: bool) -> dict[str, Any]:
     """The wait detector's and the update's own tests, which choose the GPU by themselves."""
     paths = ["tests/measure/test_waits.py", "tests/learn/test_no_waits.py"]
-    return run_pytest([paths[0], "-k", "lines_and_counts"] if small else paths)
+    return run_pytest([paths[0], "-k", "lines_and_counts"] if small else paths, SECONDS["tests"] - SPARE_SECONDS)
 
 
 def kernels(small: bool) -> dict[str, Any]:
-    """The tests of everything that has a GPU form."""
+    """The tests of everything that has a GPU form; of the pair, those of its kernels run on the GPU."""
     found = sorted((ROOT / "tests" / "learn").glob("test_pair*.py")) + sorted(ROOT.glob("tests/learn/test_compile*.py"))
     if not found:
         raise Skipped("this clone has no tests/learn/test_pair*.py")
     paths = [path.relative_to(ROOT).as_posix() for path in found]
-    return run_pytest([*paths, "--collect-only"] if small else paths)
+    return run_pytest([*paths, "--collect-only"] if small else paths, SECONDS["kernels"] - SPARE_SECONDS)
 
 
-def run_pytest(arguments: list[str]) -> dict[str, Any]:
+def run_pytest(arguments: list[str], seconds: float) -> dict[str, Any]:
     """pytest's last lines, with the reasons of what it skipped."""
     missing = [name for name in ("pytest", "hypothesis") if importlib.util.find_spec(name) is None]
     if missing:
         raise Skipped(f"{' and '.join(missing)} not installed")
+    # A limit of its own: when this process is ended, pytest would run on and disturb the parts that are timed.
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rsfE", "-p", "no:cacheprovider", *arguments],
         stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, timeout=seconds,
     )  # fmt: skip
     found: dict[str, Any] = {"command": arguments, "lines": done.stdout.splitlines()[-40:]}
     if done.returncode:
@@ -286,47 +289,60 @@ def run_pytest(arguments: list[str]) -> dict[str, Any]:
 
 
 def precision(small: bool) -> dict[str, Any]:
-    """Largest differences from float64 on a CPU: log-probs in each precision that the device has."""
+    """Largest differences from float64 on a CPU, in each way that the device has: of a log-prob, and of a tensor's
+    gradient, relative in length."""
     import copy
 
-    import numpy as np
     import torch
 
-    from movelist.core import ragged
-    from movelist.learn.batch import Rollout, plan_batches
-    from movelist.learn.device import amp_dtype, autocast
+    from movelist.learn.device import amp_dtype, triton_missing
 
     where, (episodes, source) = device(), some_episodes(60 if small else 2_000)
     net = network(episodes, 16 if small else 512, where)
-
-    def log_probs(of: Any, on: Any, *, amp: bool = False, double: bool = False) -> Any:
-        rollout = Rollout(episodes, of.encode_ids, on)
-        batch = plan_batches(rollout, [np.arange(rollout.num_steps)], {})[0][0]
-        encoded = rollout.encoded_R.index_select(0, batch.row_U)
-        with torch.no_grad(), autocast(on, amp):
-            if double:  # the standard encoder casts states to float32, which holds them exactly
-                hidden = of.state_encoder.layers(rollout.state_NS.index_select(0, batch.step_B).double())
-                score = of.pair(
-                    of.pair_state(hidden), of.pair_action(encoded.double()), batch.segments.step_A, batch.unique_A
-                )
-            else:
-                states = rollout.state_NS.index_select(0, batch.step_B)
-                score, _ = of(states, encoded, batch.segments.step_A, batch.unique_A)
-        return ragged.log_softmax(score, batch.segments).double().cpu()
-
-    exact = log_probs(copy.deepcopy(net).cpu().double(), torch.device("cpu"), double=True)
-    found: dict[str, Any] = {"data": source, "largest_log_prob": float(exact.abs().max()), "differences": {}}
+    log_probs, gradients = answer(copy.deepcopy(net).double(), episodes, torch.device("cpu"))
+    missing = {"float32": False, "Triton": triton_missing(where), "TF32": where.type != "cuda",
+               "mixed": amp_dtype(where) is None}  # fmt: skip
+    found: dict[str, Any] = {"data": source, "largest_log_prob": float(log_probs.abs().max())}
+    found |= {"differences": dict.fromkeys(missing), "gradient_differences": dict.fromkeys(missing)}
     before = torch.get_float32_matmul_precision()
-    for name, setting, amp in (("float32", "highest", False), ("TF32", "high", False), ("mixed", "high", True)):
-        if name != "float32" and (where.type != "cuda" or (amp and amp_dtype(where) is None)):
-            found["differences"][name] = None
-            continue
-        torch.set_float32_matmul_precision(setting)
-        found["differences"][name] = float((log_probs(net, where, amp=amp) - exact).abs().max())
+    for name in [name for name, reason in missing.items() if not reason]:
+        torch.set_float32_matmul_precision("high" if name in ("TF32", "mixed") else "highest")
+        said, slopes = answer(net, episodes, where, amp=name == "mixed", ordered=name == "Triton")
+        found["differences"][name] = float((said - log_probs).abs().max())
+        found["gradient_differences"][name] = max(
+            float((slope - exact).norm() / exact.norm()) for slope, exact in zip(slopes, gradients, strict=True)
+        )
     torch.set_float32_matmul_precision(before)
-    if found["differences"]["float32"] > 1e-4:
-        found["wrong"] = f"float32 differs from float64 by {found['differences']['float32']:.1e}, more than 1e-4"
-    return found
+    # Gradients are a mean of many that cancel, and jump where a relu's input is within rounding of 0: 7e-4 on a CPU.
+    wrong = [
+        f"{name} differs from float64 by {difference:.1e} in {kind}, more than {bound:.0e}"
+        for kind, bound in (("differences", 1e-4), ("gradient_differences", 1e-2))
+        for name, difference in found[kind].items()
+        if name in ("float32", "Triton") and difference is not None and not difference <= bound
+    ]
+    return found | ({"wrong": "; ".join(wrong)} if wrong else {})
+
+
+def answer(net: Any, episodes: Any, where: Any, *, amp: bool = False, ordered: bool = False) -> tuple[Any, list[Any]]:
+    """Log-probs of all legal actions, and the policy's gradients of the mean log-prob of the chosen ones, in float64.
+    `ordered` computes the pair with the Triton kernels."""
+    import numpy as np
+
+    from movelist.core import ragged
+    from movelist.learn.batch import Rollout, plan_batches
+    from movelist.learn.device import autocast
+
+    net = net.to(where)
+    rollout = Rollout(episodes, net.encode_ids, where)
+    batch = plan_batches(rollout, [np.arange(rollout.num_steps)], {}, ordered=ordered)[0][0]
+    state, encoded = rollout.state_NS.index_select(0, batch.step_B), rollout.encoded_R.index_select(0, batch.row_U)
+    net.zero_grad(set_to_none=True)
+    with autocast(where, amp):
+        score, _ = net(state, encoded, batch.segments.step_A, batch.unique_A, batch.order)
+    log_prob = ragged.log_softmax(score, batch.segments)
+    log_prob.index_select(0, batch.chosen_B).mean().backward()
+    gradients = [weight.grad for weight in net.parameters() if weight.grad is not None]
+    return log_prob.detach().double().cpu(), [gradient.double().cpu() for gradient in gradients]
 
 
 def ladder(small: bool) -> dict[str, Any]:

@@ -236,8 +236,9 @@ def test_a_mistake_is_one_line(capsys, tmp_path, monkeypatch, words, message):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_match_does_not_speak_of_trains_help(capsys):
-    assert "movelist train" not in mistake(capsys, "match", "x", "--num_games", "0")
+def test_a_match_and_a_benchmark_do_not_speak_of_trains_help(capsys):
+    assert "movelist match --help" in mistake(capsys, "match", "x", "--num_games", "0")
+    assert "movelist benchmark --help" in mistake(capsys, "benchmark", "--repetitions", "0")
 
 
 @needs_openspiel

@@ -52,7 +52,8 @@ def test_a_part_runs_in_small(script: ModuleType, name: str) -> None:
         assert any("no GPU here" in line for line in result["plain"]["unseen"])
     if name == "precision":
         assert result["largest_log_prob"] > 1 and 0 < result["differences"]["float32"] < 1e-5
-        assert result["differences"]["TF32"] is None
+        assert 0 < result["gradient_differences"]["float32"] < 1e-5
+        assert result["differences"]["TF32"] is result["gradient_differences"]["Triton"] is None
     if name == "training":
         assert result["costs"][0]["seconds"] > 0 and len(result["seconds"]["update"]) == 3
 
@@ -72,6 +73,26 @@ def test_the_ladder_runs_in_small(script: ModuleType, monkeypatch: pytest.Monkey
     report = script.run_part("ladder", small=True)
     assert report["status"] == "passed", report
     assert len(report["result"]["rows"]) == 22 and report["result"]["machine"]["gpu"] is None
+
+
+@on_cpu
+def test_a_wrong_gradient_is_found(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = script.answer
+
+    def one_sign_wrong(net: Any, *given: Any, **more: Any) -> tuple[Any, list[Any]]:
+        log_probs, gradients = real(net, *given, **more)
+        return log_probs, gradients if net.pair_weight.dtype == torch.float64 else [*gradients[:-1], -gradients[-1]]
+
+    monkeypatch.setattr(script, "answer", one_sign_wrong)
+    report = script.run_part("precision", small=True)
+    assert report["status"] == "failed"
+    assert report["reason"] == "float32 differs from float64 by 2.0e+00 in gradient_differences, more than 1e-02"
+
+
+def test_pytest_is_ended_before_its_part_is(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script.subprocess, "run", hang)
+    report = script.run_part("kernels", small=True)
+    assert report["status"] == "failed" and report["reason"].endswith("timed out after 90 seconds")
 
 
 def test_what_pytest_needs_is_named(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,9 +29,13 @@ def main() -> int:
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="movelist-circle-"))
     recordings, run = folder / "recordings", folder / "run"
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        parser.error(f"there is no C++ compiler {compiler} here; name yours in the environment variable CXX")
+    if recordings.exists():
+        parser.error(f"{folder} has been used already; give another --folder")
     recordings.mkdir(parents=True)
     engine = folder / ("toy_engine.exe" if os.name == "nt" else "toy_engine")
-    compiler = os.environ.get("CXX", "g++")
     subprocess.run([compiler, "-std=c++17", "-O3", "-pthread", "-o", engine, HERE / "toy_engine.cpp"], check=True)
     with (folder / "training.log").open("wb") as log:
         training = subprocess.Popen([*training_command(recordings, run)], stdout=log, stderr=subprocess.STDOUT)

@@ -75,8 +75,9 @@ constexpr std::size_t kChecksumBytes = 4;
 
 using Floats = std::vector<float>;
 
-// S: state_size, H: hidden_dim, W: action_hidden_dim. Matrices lie transposed, [in, out], so that one input adds a whole row: rows whose input is 0 are skipped, which is
-// half of them after a relu, and compilers vectorise the addition without being allowed to reorder sums.
+// S: state_size, H: hidden_dim, W: action_hidden_dim. Matrices lie transposed, [in, out], so that one input adds a whole
+// row: rows whose input is 0 are skipped, which is half of them after a relu, and compilers vectorise the addition
+// without being allowed to reorder sums.
 struct Weights {
     Info info;
     Floats state1, state1_bias, state2, state2_bias;  // [S, H], [H], [H, H], [H]
@@ -547,8 +548,11 @@ private:
         }
     }
 
+    // Written so that NaN stays NaN, and choose() sees it.
+    static float relu(float value) { return value < 0.0f ? 0.0f : value; }
+
     static void relu(std::vector<float>& values) {
-        for (float& value : values) value = value > 0.0f ? value : 0.0f;
+        for (float& value : values) value = relu(value);
     }
 
     void encode_state(const float* state) {
@@ -600,14 +604,12 @@ private:
         std::size_t h = 0;
         for (; h + 8 <= H; h += 8) {
             for (std::size_t k = 0; k < 8; ++k) {
-                const float value = state[h + k] + half[h + k];
-                sum[k] += pair[h + k] * (value > 0.0f ? value : 0.0f);
+                sum[k] += pair[h + k] * relu(state[h + k] + half[h + k]);
             }
         }
         float total = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
         for (; h < H; ++h) {
-            const float value = state[h] + half[h];
-            total += pair[h] * (value > 0.0f ? value : 0.0f);
+            total += pair[h] * relu(state[h] + half[h]);
         }
         return total;
     }

@@ -1,6 +1,7 @@
 """The toy engine and the training close the circle: the policy that the engine plays grows stronger."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -28,3 +29,13 @@ def test_the_win_rate_rises_while_the_engine_plays(tmp_path):
     assert latest["policy_version"] >= 8
     assert (folder / "run" / "policies" / latest["weights"]).is_file()
     assert "Go on: movelist train --resume" in log
+
+
+def test_what_hinders_it_is_said_in_a_line(tmp_path):
+    (tmp_path / "recordings").mkdir()
+    for compiler, reason in (("no-such-g++", "there is no C++ compiler no-such-g++"), (sys.executable, "used already")):
+        done = subprocess.run(
+            [sys.executable, ENGINES / "close_the_circle.py", "--folder", tmp_path],
+            capture_output=True, encoding="utf-8", env={**os.environ, "CXX": compiler},
+        )  # fmt: skip
+        assert done.returncode == 2 and reason in done.stderr.splitlines()[-1]

@@ -10,9 +10,8 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 
 from movelist.learn import compile as compiling
-from movelist.learn.compile import CompiledLoss
 from movelist.learn.loss import imitation_loss, ppo_loss
-from small_updates import learner, random_episodes, update
+from small_updates import learner, update
 
 # torch's compiler imports parts of torch that torch itself calls outdated.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -183,17 +182,13 @@ def test_the_limit_of_graphs_is_said_once():
 
 
 def test_an_error_of_the_training_itself_is_no_failure_to_compile():
-    compiled = learner(backend=lambda graph, inputs: graph)
-    update(compiled, [3, 4, 5])
+    # Nor in the first batch of an update, before which the counts begin anew.
+    made = learner(backend=lambda graph, inputs: graph)
+    assert update(made, [3, 4, 5])["perf/compiled"] == 1.0
+    made.compiled._run = lambda inputs, scale: {}["missing"]
     with pytest.raises(KeyError):
-        with_error = CompiledLoss(compiled.net, compiled.settings)
-        with_error.num_compiled = 1
-        with_error._run = lambda inputs, scale: {}["missing"]
-        prepared = compiled.prepare(random_episodes([3, 4]))
-        epochs, targets = compiled._plan(prepared)
-        compiled.compiled = with_error
-        compiled._backward(prepared.rollout, targets, epochs[0][0].batches[0], 2)
-    assert with_error.notices == []
+        update(made, [3, 4])
+    assert made.take_notices() == []
 
 
 def test_five_graphs_are_enough():

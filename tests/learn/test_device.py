@@ -17,6 +17,7 @@ from movelist.learn.device import (
     amp_dtype,
     autocast,
     choose_device,
+    exact_products,
     explain_out_of_memory,
     missing_cuda_advice,
     nvidia_card,
@@ -145,6 +146,18 @@ def test_set_up_of_a_gpu_allows_fast_products():
     finally:
         torch.set_float32_matmul_precision(precision)
         torch.backends.cudnn.benchmark = benchmark
+
+
+def test_exact_products_puts_the_precision_back():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with pytest.raises(ZeroDivisionError), exact_products():
+            assert torch.get_float32_matmul_precision() == "highest"
+            raise ZeroDivisionError
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 # --- Mixed precision

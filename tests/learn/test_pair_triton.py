@@ -1,7 +1,8 @@
-"""The Triton kernels against the formula written out, in Triton's interpreter on a CPU; and the order of their sums.
+"""The Triton kernels against the formula written out, and the order of their sums.
 
-Triton decides on import whether kernels are interpreted, so the kernels run in one other process; each test then looks
-at a part of what that one brought back. They are also translated for graphics cards, which needs none.
+The kernels run in Triton's interpreter on a CPU, and where there is an NVIDIA GPU on it as well. Triton decides on
+import whether kernels are interpreted, so they run in another process, one for each; each test then looks at a part of
+what it brought back. They are also translated for graphics cards, which needs none.
 """
 
 import json
@@ -26,18 +27,20 @@ needs_triton = pytest.mark.skipif(
 )
 
 KERNELS = """
-import json, numpy as np, torch
+import json, os, numpy as np, torch
 from movelist.learn import pair_triton
 from movelist.learn.batch import PairOrder
 
+HERE = "cpu" if os.environ["TRITON_INTERPRET"] == "1" else "cuda"
+
 def case(counts, num_unique, width, dtype, seed=0):
     rng = np.random.default_rng(seed)
-    offsets = np.concatenate([[0], np.cumsum(counts)])
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     unique = rng.integers(0, num_unique, offsets[-1]) ** 2 // num_unique  # some ids often, some once, some never
     order = np.argsort(unique, kind="stable")
     unique_offsets = np.concatenate([[0], np.cumsum(np.bincount(unique, minlength=num_unique))])
-    number = lambda *shape: torch.from_numpy(rng.normal(size=shape)).to(dtype)
-    whole = lambda array: torch.from_numpy(np.asarray(array, np.int64))
+    number = lambda *shape: torch.from_numpy(rng.normal(size=shape)).to(HERE, dtype)
+    whole = lambda array: torch.from_numpy(np.asarray(array, np.int64)).to(HERE)
     rows = [number(len(counts), width), number(num_unique, width), number(width)]
     places = [whole(np.repeat(np.arange(len(counts)), counts)), whole(unique)]
     return rows, places, PairOrder(whole(offsets), whole(order), whole(unique_offsets)), number(offsets[-1])
@@ -59,6 +62,7 @@ RUN = """
 CASES = {
     "one pair": ([1], 1, 5), "one step": ([7], 9, 16), "lists up to 400": ([400, 1, 3, 65], 150, 48),
     "one id for all": ([1] * 70, 1, 33), "often and once": ([3] * 90, 3, 40), "wider than a block": ([5, 2], 4, 300),
+    "one column": ([4, 2], 3, 1), "nothing": ([], 2, 8),
 }
 found = {}
 for name, (counts, num_unique, width) in CASES.items():
@@ -67,7 +71,10 @@ for name, (counts, num_unique, width) in CASES.items():
         got = results(kernel, rows, places, order, grad, dtype)
         again = results(kernel, rows, places, order, grad, dtype)
         want = results(written_out, rows, places, order, grad, torch.float64)
-        errors = [float((g - w).abs().max() / w.abs().max().clamp_min(1e-12)) for g, w in zip(got, want)]
+        errors = [
+            float((g - w).abs().max() / w.abs().max().clamp_min(1e-12)) if w.numel() else 0.0
+            for g, w in zip(got, want)
+        ]
         found[f"{name}, {str(dtype).removeprefix('torch.')}"] = {
             "errors": errors, "same": all(torch.equal(g, a) for g, a in zip(got, again)),
         }
@@ -75,14 +82,16 @@ rows, places, order, grad = case([3, 4], 5, 8, torch.float32)
 rows[0][0, 3] = torch.nan
 score = kernel(rows, places, order)
 found["nan"] = [int(score[:3].isnan().sum()), int(score[3:].isnan().sum())]
-rows, places, order, grad = case([3, 4, 40], 20, 24, torch.float16)
-got = results(kernel, rows, places, order, grad, torch.float16)
-want = results(written_out, rows, places, order, grad, torch.float64)
-# Rounding once costs half of the 11th bit; sums in float16 would be off by some thousandths of the largest entry.
-found["half"] = [
-    bool(torch.allclose(g.double(), w, rtol=2.0**-11, atol=1e-6 * float(w.abs().max())))
-    for g, w in zip(got, want)
-] + [str(g.dtype) for g in got]
+# Rounding once costs half of the last bit, the 11th or the 8th (a whole one of bfloat16 in the interpreter, which cuts
+# it off); sums in such a type would be off by some thousandths or hundredths of the largest entry.
+for dtype, bits in ((torch.float16, 11), (torch.bfloat16, 7 if HERE == "cpu" else 8)):
+    rows, places, order, grad = case([3, 4, 40], 20, 24, dtype)
+    got = results(kernel, rows, places, order, grad, dtype)
+    want = results(written_out, rows, places, order, grad, torch.float64)
+    found[str(dtype)] = [
+        bool(torch.allclose(g.double(), w, rtol=2.0**-bits, atol=1e-6 * float(w.abs().max())))
+        for g, w in zip(got, want)
+    ] + [str(g.dtype) for g in got]
 rows, places, order, grad = case([3, 4, 1], 5, 8, torch.float32)
 transposed = [rows[0].t().contiguous().t(), rows[1].t().contiguous().t(), rows[2]]
 found["layout"] = bool(torch.equal(kernel(rows, places, order), kernel(transposed, places, order)))
@@ -144,48 +153,55 @@ def run_python(source, **environment):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module")
-def interpreted():
-    return run_python(KERNELS + RUN, TRITON_INTERPRET="1")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+
+@pytest.fixture(scope="module", params=["interpreter", pytest.param("gpu", marks=on_gpu)])
+def computed(request):
+    return run_python(KERNELS + RUN, TRITON_INTERPRET="1" if request.param == "interpreter" else "0")
 
 
 @needs_triton
 @pytest.mark.parametrize(
     "name",
-    ["one pair", "one step", "lists up to 400", "one id for all", "often and once", "wider than a block"],
+    [
+        *("one pair", "one step", "lists up to 400", "one id for all", "often and once", "wider than a block"),
+        *("one column", "nothing"),
+    ],
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 1e-5)])
-def test_scores_and_gradients_are_those_of_the_formula(interpreted, name, dtype, tolerance):
+def test_scores_and_gradients_are_those_of_the_formula(computed, name, dtype, tolerance):
     # Of score, state, action and weight gradient, relative to the largest entry; the formula is in float64.
-    errors = interpreted[f"{name}, {dtype}"]["errors"]
+    errors = computed[f"{name}, {dtype}"]["errors"]
     assert len(errors) == 4 and max(errors) < tolerance, errors
 
 
 @needs_triton
-def test_the_same_numbers_give_the_same_bytes(interpreted):
-    cases = [found["same"] for found in interpreted.values() if isinstance(found, dict) and "same" in found]
-    assert len(cases) == 12 and all(cases)
+def test_the_same_numbers_give_the_same_bytes(computed):
+    cases = [found["same"] for found in computed.values() if isinstance(found, dict) and "same" in found]
+    assert len(cases) == 16 and all(cases)
 
 
 @needs_triton
-def test_nan_is_passed_on_to_the_scores_of_its_step_alone(interpreted):
-    assert interpreted["nan"] == [3, 0]
+def test_nan_is_passed_on_to_the_scores_of_its_step_alone(computed):
+    assert computed["nan"] == [3, 0]
 
 
 @needs_triton
-def test_half_precision_is_summed_in_float32_and_rounded_once(interpreted):
+@pytest.mark.parametrize("dtype", ["torch.float16", "torch.bfloat16"])
+def test_half_precision_is_summed_in_float32_and_rounded_once(computed, dtype):
     # Scores leave the kernel as float32, since the loss computes in it; gradients have their row's type.
-    assert interpreted["half"] == [True] * 4 + ["torch.float32"] + ["torch.float16"] * 3
+    assert computed[dtype] == [True] * 4 + ["torch.float32"] + [dtype] * 3
 
 
 @needs_triton
-def test_rows_may_lie_in_any_layout(interpreted):
-    assert interpreted["layout"] is True
+def test_rows_may_lie_in_any_layout(computed):
+    assert computed["layout"] is True
 
 
 @needs_triton
-def test_torch_accepts_the_operators(interpreted):
-    checks = interpreted["opcheck"]
+def test_torch_accepts_the_operators(computed):
+    checks = computed["opcheck"]
     assert len(checks) == 7 and set(checks.values()) == {"SUCCESS"}, checks
 
 

@@ -62,6 +62,7 @@ def test_tables_say_the_numbers() -> None:
     assert "* timed on 64 of the steps, padded as the whole, and scaled." in text
     assert "Mixed lengths cost 1.11 times equal ones. The update reaches 40% of the matrix product rate." in text
     assert "The host plans a minibatch in 20.00 ms, 2.0% of its update; gathering it takes 10.00 ms." in text
+    assert "of float32 (TF32 on NVIDIA cards). Mixed precision multiplies shorter numbers and can pass it." in text
     assert "WRONG" not in text
 
 
@@ -93,7 +94,7 @@ def test_a_gpu_is_named_first() -> None:
     "wrong", [{"batch_sizes": ()}, {"batch_sizes": (1, 8)}, {"repetitions": 0}, {"hidden_dim": 0}, {"cpu_time": True}]
 )
 def test_settings_out_of_range(wrong: dict[str, object]) -> None:
-    with pytest.raises(SettingsError, match=f"--{next(iter(wrong))} cannot be used"):
+    with pytest.raises(SettingsError, match=f"--{next(iter(wrong))} cannot be used.*movelist benchmark --help"):
         BenchmarkSettings(**wrong)
 
 
@@ -130,6 +131,24 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "Measuring 4 steps, " in err and "movelist's update" in err
     assert ET.fromstring(picture.read_text(encoding="utf-8")).tag.endswith("svg")
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"), [("file/a.svg", "got File exists"), ("", "got a folder, expected a file")]
+)
+def test_a_chart_that_cannot_be_drawn_is_refused_before_anything_is_measured(
+    tmp_path: Path, place: str, reason: str
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(SettingsError) as caught:
+        benchmark(BenchmarkSettings(chart=tmp_path / place, game="no such game: this would be next"))
+    assert str(caught.value) == f"no chart can be drawn there: {reason} ({tmp_path / place})"
+
+
+def test_the_folder_of_a_chart_is_made(tmp_path: Path) -> None:
+    with pytest.raises(GameError):
+        benchmark(BenchmarkSettings(chart=tmp_path / "图 表" / "a.svg", game="no such game"))
+    assert (tmp_path / "图 表").is_dir()
 
 
 def test_command_fails_where_a_way_is_wrong(

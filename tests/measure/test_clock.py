@@ -1,10 +1,10 @@
-"""Seconds: scaling, repeating, and products in full precision."""
+"""Seconds: scaling and repeating."""
 
 import pytest
 import torch
 
 from movelist.measure import clock as module
-from movelist.measure.clock import clock, exact_products, matmul_rate, scaled, typical_seconds
+from movelist.measure.clock import clock, matmul_rate, scaled, typical_seconds
 
 CPU = torch.device("cpu")
 
@@ -38,15 +38,4 @@ def test_clock_runs_the_work_once() -> None:
 def test_matmul_rate_counts_two_operations_a_term(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "clock", lambda work, device, timer: 2.0)
     assert matmul_rate(4, CPU) == 10 * 2 * module.MATMUL_ROWS * 4 * 4 / 2.0
-
-
-def test_exact_products_puts_the_precision_back() -> None:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        with pytest.raises(ZeroDivisionError), exact_products():
-            assert torch.get_float32_matmul_precision() == "highest"
-            raise ZeroDivisionError
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
+    assert matmul_rate(4, CPU, rows=3) == 10 * 2 * 3 * 4 * 4 / 2.0

@@ -102,12 +102,26 @@ def test_a_row_counts() -> None:
     assert replace(row, difference=1.1e-4, bounded=False).good
 
 
-def test_compile_is_a_rung_only_where_the_trainer_offers_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    offered = "compile" in module.UpdateSettings.__dataclass_fields__
-    if offered:
-        pytest.skip("compiling takes a minute; tests/learn tests it")
-    result, *_ = measure(monkeypatch, batch_sizes=(4,), repetitions=1, compile=True)
-    assert [row.name for row in result.rows] == NAMES * 2
+def traced(graph: Any, inputs: Any) -> Any:
+    """In place of the compiler, which takes half a minute."""
+    return graph
+
+
+def failing(graph: Any, inputs: Any) -> Any:
+    raise OSError("no compiler")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's compiler imports outdated parts of torch
+@pytest.mark.parametrize("compiler", [traced, failing])
+def test_compile_is_a_rung_only_where_it_works(monkeypatch: pytest.MonkeyPatch, compiler: Callable[..., Any]) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: compiler)
+    result, _, said = measure(monkeypatch, batch_sizes=(4,), repetitions=1, compile=True)
+    works = compiler is traced
+    assert [row.name for row in result.rows] == [*NAMES, *["+ compile"] * works] * 2
+    assert all(row.good for row in result.rows)
+    left_out = [line for line in said if line.startswith("+ compile is left out. --compile does not work here")]
+    assert len(left_out) == (0 if works else 2) and all("no compiler" in line for line in left_out)
 
 
 def test_there_is_nothing_to_transfer_to_on_a_cpu() -> None:

@@ -130,12 +130,41 @@ def test_a_file_that_is_not_equal_is_not_written(profile, tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_torch_compares_in_full_precision_whatever_the_training_computes_in(tmp_path, monkeypatch):
+    # On a GPU the training multiplies in TF32, which is further off than the tolerance.
+    seen = set()
+    forward = PolicyValueNet.forward
+
+    def noting(self, *inputs):
+        seen.add((torch.get_float32_matmul_precision(), next(self.parameters()).device.type, self.training))
+        return forward(self, *inputs)
+
+    monkeypatch.setattr(PolicyValueNet, "forward", noting)
+    net = trained(SHAPES["bits"]).train()
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        export_net(net, info_of(net), tmp_path / "a.safetensors", "weights")
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert seen == {("highest", "cpu", False)}
+
+
 def test_another_best_action_is_seen():
     lists = Segments.from_counts([2, 2])
     scores = torch.tensor([1.0, 2.0, 5.0, 3.0])
     export._check_best(torch.tensor([1.0, 2.1, 5.0, 3.0]), scores, lists)
     with pytest.raises(CheckpointError, match="prefers another action than torch"):
         export._check_best(torch.tensor([1.0, 2.0, 3.0, 3.1]), scores, lists)
+
+
+def test_best_actions_may_change_places_within_the_tolerance_of_their_list():
+    # 0.001 apart beside a score of -100: float32 says no more there than 100 x 1e-5. Beside -1 it does.
+    found, expected = torch.tensor([0.0, 0.001, -100.0]), torch.tensor([0.001, 0.0, -100.0])
+    export._check_best(found, expected, Segments.from_counts([3]))
+    with pytest.raises(CheckpointError, match=r"got a score 1\.0e-03 lower"):
+        export._check_best(found[:2], expected[:2], Segments.from_counts([2]))
 
 
 def test_the_error_is_relative_to_the_list():
@@ -154,7 +183,7 @@ def test_lists_to_compare_are_of_all_lengths_and_distinct():
         starts = np.cumsum(turns.count_B) - turns.count_B
         for start, count in zip(starts, turns.count_B, strict=True):
             assert name == "bits" or len(set(turns.action_id_A[start : start + count].tolist())) == count
-    assert sum(export.CHECK_BATCHES) == export.CHECK_LISTS
+    assert sum(export.CHECK_BATCHES) == 200
     assert {min(export.CHECK_BATCHES), max(export.CHECK_BATCHES)} == {1, 64}
 
 
@@ -222,6 +251,25 @@ def test_publishing_names_the_newest_last_and_keeps_three(tmp_path):
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"latest.json", "policy-9.safetensors", "policy-10.safetensors", "policy-11.safetensors"}
     assert "pair.weight" in load_tensors((tmp_path / latest["weights"]).read_bytes())
+
+
+def test_only_the_first_publication_is_compared_in_full(tmp_path, monkeypatch):
+    reports = []
+    monkeypatch.setattr(export, "export_net", lambda *given, **more: reports.append(export_net(*given, **more)))
+    net = trained(SHAPES["bits"])
+    for version in (1, 2, 3):
+        publish(net, info_of(net, version), tmp_path)
+    assert [report.num_lists for report in reports] == [200, 22, 22]
+    assert reports[1].num_actions > 22 * 100, "lists are as long as in the full comparison"
+
+
+def test_an_earlier_policy_taken_up_again_is_published_beside_the_later_ones(tmp_path):
+    net = trained(SHAPES["bits"])
+    for version in (10, 11, 12, 5, 6):
+        publish(net, info_of(net, version), tmp_path)
+    latest = json.loads((tmp_path / "latest.json").read_text(encoding="utf-8"))
+    assert latest["weights"] == "policy-6.safetensors" and (tmp_path / latest["weights"]).exists()
+    assert not (tmp_path / "policy-5.safetensors").exists()
 
 
 @needs_onnx

@@ -77,6 +77,10 @@ def test_what_unity_cannot_run_is_named():
     onnx_graph.check_model(tiny([node], [("places", np.array([1], np.int32))]), "sentis15")
     with pytest.raises(CheckpointError, match="no 64-bit integers: got places"):
         onnx_graph.check_model(tiny([node], inputs=(("x", 1), ("places", TensorProto.INT64))), "sentis15")
+    cast = helper.make_node("Cast", ["x"], ["whole"], to=TensorProto.INT64)
+    back = helper.make_node("Cast", ["whole"], ["y"], to=TensorProto.FLOAT)
+    with pytest.raises(CheckpointError, match=r"no 64-bit integers: got whole\. .* use int\(\) in place of long\(\)"):
+        onnx_graph.check_model(tiny([cast, back]), "sentis15")
     axes = helper.make_node("Unsqueeze", ["x", "axes"], ["y"])  # ONNX defines axes as 64-bit; Unity reads them
     onnx_graph.check_model(tiny([axes], [("axes", np.array([0]))], output=(1, 2)), "sentis15")
     with pytest.raises(CheckpointError, match="another opset: got 15, expected 18"):
@@ -84,14 +88,67 @@ def test_what_unity_cannot_run_is_named():
 
 
 @needs_onnx
-def test_an_encoder_that_cannot_be_traced_is_named():
+def test_an_encoder_that_cannot_be_traced_is_named(capfd):
     class Loops(torch.nn.Linear):
         def forward(self, state):
             return super().forward(state) if state.sum().item() > 0 else state[:, :8]
 
     net = PolicyValueNet(ModelShape(state_size=9, hidden_dim=8), state_encoder=Loops(9, 8))
-    with pytest.raises(CheckpointError, match="torch cannot write Loops as ONNX with opset 18"):
+    with pytest.raises(CheckpointError) as caught:
         onnx_graph.build(net, "ort", {}, value=False)
+    # The reason, and not that torch's first of three steps failed, in colours.
+    assert str(caught.value).startswith(
+        "torch cannot write Loops as ONNX with opset 18: got Could not guard on data-dependent expression"
+    )
+    assert capfd.readouterr() == ("", "")
+
+
+@needs_onnx
+def test_an_encoder_that_unitys_opset_cannot_say_is_named(capfd):
+    net = PolicyValueNet(
+        ModelShape(state_size=9, hidden_dim=8),
+        state_encoder=torch.nn.Sequential(torch.nn.LayerNorm(9), torch.nn.Linear(9, 8)),
+    )
+    with pytest.raises(CheckpointError) as caught:
+        onnx_graph.build(net, "sentis15", {}, value=False)
+    assert "torch cannot write Sequential with opset 15, only with opset 18: got Gemm, LayerNorm" in str(caught.value)
+    assert str(caught.value).endswith("Use others, or export with --profile ort.")
+    assert capfd.readouterr() == ("", "")
+
+
+class Looked(torch.nn.Module):
+    """Numbers of a state as rows of a table."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.table = kind, torch.nn.Embedding(5, 4)
+
+    def forward(self, state):
+        return self.table(state.abs().clamp(0, 4).to(self.kind)).flatten(1)
+
+
+@needs_onnx
+def test_rows_of_a_table_reach_unity_as_32_bits():
+    shape = ModelShape(state_size=2, hidden_dim=8)
+    good, wide = (PolicyValueNet(shape, state_encoder=Looked(kind)) for kind in (torch.int32, torch.int64))
+    onnx_graph.check_model(onnx_graph.build(good, "sentis15", {}, value=False), "sentis15")
+    with pytest.raises(CheckpointError, match="no 64-bit integers"):
+        onnx_graph.check_model(onnx_graph.build(wide, "sentis15", {}, value=False), "sentis15")
+    onnx_graph.check_model(onnx_graph.build(wide, "ort", {}, value=False), "ort")
+
+
+@needs_onnx
+def test_an_encoder_of_another_shape_is_named():
+    class Deep(torch.nn.Linear):
+        def forward(self, state):
+            return super().forward(state).unsqueeze(1)
+
+    net = PolicyValueNet(ModelShape(state_size=9, hidden_dim=8), state_encoder=Deep(9, 8))
+    for profile in ("ort", "sentis15"):
+        with pytest.raises(CheckpointError) as caught:
+            onnx_graph.check_model(onnx_graph.build(net, profile, {}, value=True), profile)
+        assert str(caught.value).startswith("the file is no valid ONNX: got ") and "\n" not in str(caught.value)
+        assert str(caught.value).endswith("Does your state encoder give [B, hidden_dim], and your critic [B, 1]?")
 
 
 def test_without_onnx_the_extra_is_named(monkeypatch):

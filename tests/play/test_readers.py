@@ -156,9 +156,12 @@ def test_temperature_and_top_k(reader, temperature, top_k, small, tmp_path):
 
 def test_wrong_calls_are_named_and_change_nothing(reader, small):
     state, ids = [0.5] * 11, [1, 2, 3]
+    # Infinity less infinity in the second layer: torch gives NaN for all three.
+    large = [-5e37, -3.3e38, -2.9e38, -3.3e38, -2e38, 3.3e38, -1.7e38, 2.4e38, -1e36, -2.1e38, 3.3e38]
     lines = [
         case(state[:-1], ids), case([*state[:-1], float("nan")], ids), case(state, []),
-        case(state, ids, greedy=False, temperature=-1.0), case([3e38] * 11, ids), case(state, ids),
+        case(state, ids, greedy=False, temperature=-1.0), case([3e38] * 11, ids), case(large, ids),
+        case(state, ids),
     ]  # fmt: skip
     lines[1] = lines[1].replace("nan", "NaN")  # as .NET reads it
     done = run([*reader, "choose", small], input="\n".join(lines) + "\n")
@@ -167,8 +170,8 @@ def test_wrong_calls_are_named_and_change_nothing(reader, small):
     assert "the state holds NaN or infinity" in rows[1]
     assert "legal action" in rows[2] and "got 0, expected at least 1" in rows[2]
     assert "the temperature has to be above 0" in rows[3]
-    assert "scores are not finite" in rows[4]
-    assert rows[5].split()[0] in {"0", "1", "2"}
+    assert "scores are not finite" in rows[4] and "scores are not finite" in rows[5]
+    assert rows[6].split()[0] in {"0", "1", "2"}
 
 
 def test_ids_outside_the_table_are_named(reader, tmp_path):

@@ -17,7 +17,9 @@ from movelist.core.errors import SettingsError, nearest
 
 def _require(settings: object, good: bool, name: str, expected: str) -> None:
     if not good:
-        command = "match" if isinstance(settings, MatchSettings) else "train"
+        # By name, for BenchmarkSettings stands in a module below this one.
+        kinds = {kind.__name__ for kind in type(settings).__mro__}
+        command = "match" if "MatchSettings" in kinds else "benchmark" if "BenchmarkSettings" in kinds else "train"
         raise SettingsError(
             f"--{name} cannot be used",
             got=getattr(settings, name),

@@ -50,7 +50,7 @@ class CompiledLoss:
         self.num_graphs = self.num_compiled = self.num_batches = 0
         self.notices: list[str] = []
         self._compiled: Callable[..., tuple[torch.Tensor, ...]] | None = None
-        self._given_up = self._limit_reached = False
+        self._has_worked = self._given_up = self._limit_reached = False
 
     def backward(
         self, state_BS: torch.Tensor, encoded_U: torch.Tensor, batch: Batch, targets: Targets, scale: torch.Tensor
@@ -89,6 +89,7 @@ class CompiledLoss:
                 raise
             return None
         self.num_compiled += 1
+        self._has_worked = True
         return dict(zip(LOSS_NAMES, terms, strict=True))
 
     def metrics(self) -> dict[str, float]:
@@ -148,7 +149,7 @@ class CompiledLoss:
             return True
         # At first everything counts as a failure to compile: compilers fail in many ways, and an error of our own
         # comes again without a graph.
-        if self.num_compiled and not isinstance(error, TorchDynamoException):
+        if self._has_worked and not isinstance(error, TorchDynamoException):
             return False
         self._given_up = True
         self.notices.append(f"--compile does not work here, going on without: {_first_line(error)}")

@@ -73,6 +73,17 @@ def set_up(device: torch.device, num_threads: int | None = None) -> None:
         torch.backends.cudnn.benchmark = True
 
 
+@contextmanager
+def exact_products() -> Iterator[None]:
+    """Matrix products in full float32 inside the block, as a comparison needs them."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def amp_dtype(device: torch.device) -> torch.dtype | None:
     """What mixed precision computes in here: bfloat16 on NVIDIA cards since Ampere and on processors that multiply it
     (AVX512-BF16 or AMX, as AMD's have since Zen 4 and Intel's Xeons since 2020 or 2023), float16 on Volta and Turing,

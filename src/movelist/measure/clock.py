@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 
@@ -49,9 +48,11 @@ def typical_seconds(work: Callable[[], object], device: torch.device, timer: Tim
     return statistics.median(seconds)
 
 
-def matmul_rate(hidden_dim: int, device: torch.device, timer: Timer = time.perf_counter) -> float:
+def matmul_rate(
+    hidden_dim: int, device: torch.device, timer: Timer = time.perf_counter, *, rows: int = MATMUL_ROWS
+) -> float:
     """Operations a second of a matrix product as the towers have it, best of three: the most this device gave."""
-    left = torch.randn(MATMUL_ROWS, hidden_dim, device=device)
+    left = torch.randn(rows, hidden_dim, device=device)
     right, out = torch.randn(hidden_dim, hidden_dim, device=device), torch.empty_like(left)
 
     def multiply() -> None:
@@ -59,18 +60,7 @@ def matmul_rate(hidden_dim: int, device: torch.device, timer: Timer = time.perf_
             torch.mm(left, right, out=out)
 
     best = min(clock(multiply, device, timer) for _ in range(3))
-    return 10 * 2 * MATMUL_ROWS * hidden_dim**2 / best
-
-
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """Matrix products in full float32 inside the block, as a comparison needs them."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    return 10 * 2 * rows * hidden_dim**2 / best
 
 
 def wait(device: torch.device) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,12 @@ from numpy.typing import NDArray
 from movelist.core.settings import UpdateSettings
 from movelist.data.episode import Episodes
 from movelist.learn.batch import Rollout, plan_batches, plan_minibatches
-from movelist.learn.device import amp_dtype, to_device
+from movelist.learn.device import amp_dtype, exact_products, to_device, triton_missing
 from movelist.learn.learner import Learner
 from movelist.learn.loss import Targets
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
-from movelist.measure.clock import Timer, clock, exact_products, matmul_rate, scaled, typical_seconds
+from movelist.measure.clock import Timer, clock, matmul_rate, scaled, typical_seconds
 from movelist.measure.minibatches import all_actions, equal_lists, mixed_lists
 from movelist.measure.rungs import FullHead, Rung, Sample, ladder
 
@@ -150,7 +149,7 @@ def climb(
         repetitions: Times that each rung is timed, in turns with the others.
         num_actions: Actions of the whole game; None takes the ids in the episodes.
         seed: Of the steps drawn.
-        compile: Add a rung with torch.compile, if this movelist has it.
+        compile: Add a rung with torch.compile, if it works here.
         timer: What seconds are counted with.
         say: Told what is being done.
 
@@ -168,7 +167,7 @@ def climb(
             sample = Sample.of(steps, _targets(net, steps, rng), all_id_K, net)
             timed = [
                 *_plain_rungs(net, head, sample, lengths),
-                *_trainer_rungs(net, sample, lengths, compile=compile),
+                *_trainer_rungs(net, sample, lengths, compile=compile, say=say),
             ]
             _in_turns(timed, repetitions, net, result, timer)
             result.rows += [one.row for one in timed]
@@ -244,17 +243,18 @@ def _evaluate(rung: Rung, net: PolicyValueNet, parts: dict[int, Sample]) -> Call
     return evaluate
 
 
-def _trainer_rungs(net: PolicyValueNet, sample: Sample, lengths: str, *, compile: bool) -> Iterator[_Timed]:
+def _trainer_rungs(
+    net: PolicyValueNet, sample: Sample, lengths: str, *, compile: bool, say: Callable[[str], None]
+) -> Iterator[_Timed]:
     """The trainer itself: `Learner.update` with planning, guard and metrics; `Learner.prepare` for the evaluation."""
     device = sample.device
     episodes = sample.rollout.episodes
     plain = replace(SETTINGS, batch_size=sample.num_steps, max_actions_per_minibatch=episodes.num_actions)
     variants: list[tuple[str, UpdateSettings, bool]] = [("movelist's update", plain, True)]
-    offered = {f.name for f in fields(UpdateSettings)}
-    if compile and "compile" in offered:
-        variants.append(("+ compile", _with(plain, compile="on"), True))
-    if "kernels" in offered and device.type == "cuda" and find_spec("triton") is not None:
-        variants.append(("+ Triton kernel", _with(plain, kernels="triton"), True))
+    if compile:
+        variants.append(("+ compile", replace(plain, compile="on"), True))
+    if device.type == "cuda" and triton_missing(device) is None:
+        variants.append(("+ Triton kernel", replace(plain, kernels="triton"), True))
     if amp_dtype(device) is not None:
         variants.append(("+ mixed precision", replace(plain, use_amp=True), False))
     with exact_products(), torch.no_grad():
@@ -265,7 +265,11 @@ def _trainer_rungs(net: PolicyValueNet, sample: Sample, lengths: str, *, compile
         learner = Learner(net, settings, World(device))
         with exact_products():
             prepared = learner.prepare(episodes)
-            losses.append(learner.update(prepared)["losses/loss"])
+            metrics = learner.update(prepared)
+        if metrics.get("perf/compiled") == 0.0:  # its figures would be those of the plain update
+            say(" ".join([f"{name} is left out.", *learner.take_notices()]))
+            continue
+        losses.append(metrics["losses/loss"])
         # An update shows its loss but no log-probs: those are of the preparation, the loss is held to the first one's.
         difference = float(np.abs(prepared.targets["old_log_prob"][: len(reference)] - reference).max())
         difference = max(difference, abs(losses[-1] - losses[0]))
@@ -278,11 +282,6 @@ def _trainer_rungs(net: PolicyValueNet, sample: Sample, lengths: str, *, compile
             return learner.prepare(episodes)
 
         yield _Timed(row, update, evaluate, (sample.num_steps,))
-
-
-def _with(settings: UpdateSettings, **given: Any) -> UpdateSettings:
-    """Settings that this movelist may or may not have."""
-    return replace(settings, **given)
 
 
 def _in_turns(timed: list[_Timed], repetitions: int, net: PolicyValueNet, result: Result, timer: Timer) -> None:

@@ -17,7 +17,8 @@ import copy
 import io
 import logging
 import warnings
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,7 +124,7 @@ def _export_module(module: nn.Module, width: int, opset: int) -> Any:
     batch = 3 if width != 3 else 5
     module = copy.deepcopy(module).cpu().eval()
     try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), _quiet("torch.onnx"):
+        with warnings.catch_warnings(), _silence():
             warnings.simplefilter("ignore")  # of torch's own code, about its own future
             program = torch.onnx.export(
                 module,
@@ -144,29 +145,36 @@ def _export_module(module: nn.Module, width: int, opset: int) -> Any:
     except Exception as error:  # torch raises many types here, most with pages of advice for its developers
         raise CheckpointError(
             f"torch cannot write {type(module).__name__} as ONNX with opset {opset}",
-            got=str(error).strip().split("\n")[0],
+            got=_reason(error),
             do="Use plain tensor operations in it, with no size taken from the batch.",
         ) from None
     proto = program.model_proto  # type: ignore[union-attr]
     if _opset(proto) != opset:
         raise CheckpointError(
-            f"torch cannot write {type(module).__name__} with opset {opset}", got=f"opset {_opset(proto)}"
+            f"torch cannot write {type(module).__name__} with opset {opset}, only with opset {_opset(proto)}",
+            got=", ".join(sorted({node.op_type for node in proto.graph.node})),
+            do="At least one of them is newer, as LayerNormalization is. Use others, or export with --profile ort.",
         )
     return proto
 
 
-class _quiet:
-    """Silence a logger inside a block."""
+@contextmanager
+def _silence() -> Iterator[None]:
+    """torch's exporter prints and logs pages for its developers, also where it succeeds."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)
 
-    def __init__(self, name: str) -> None:
-        self.logger = logging.getLogger(name)
 
-    def __enter__(self) -> None:
-        self.level = self.logger.level
-        self.logger.setLevel(logging.ERROR)
-
-    def __exit__(self, *_: object) -> None:
-        self.logger.setLevel(self.level)
+def _reason(error: BaseException) -> str:
+    """The first line of the error that an exporter's own errors go back to."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def build(net: PolicyValueNet, profile: str, metadata: dict[str, str], *, value: bool) -> Any:
@@ -296,7 +304,14 @@ def check_model(model: onnx.ModelProto, profile: str) -> None:
         CheckpointError: Names the operator or tensor that does not belong.
     """
     onnx = import_onnx()
-    onnx.checker.check_model(model, full_check=True)
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise CheckpointError(
+            "the file is no valid ONNX",
+            got=str(error).strip().split("\n")[0],
+            do="Does your state encoder give [B, hidden_dim], and your critic [B, 1]?",
+        ) from None
     if _opset(model) != OPSETS[profile]:
         raise CheckpointError("the file has another opset", got=_opset(model), expected=OPSETS[profile])
     if profile != "sentis15":
@@ -310,7 +325,11 @@ def check_model(model: onnx.ModelProto, profile: str) -> None:
             do="Use others in your state encoder, or export with --profile ort.",
         )
     if wide := _wide_integers(model):
-        raise CheckpointError("Unity's Inference Engine has no 64-bit integers", got=", ".join(wide))
+        raise CheckpointError(
+            "Unity's Inference Engine has no 64-bit integers",
+            got=", ".join(wide),
+            do="In a state encoder of your own use int() in place of long().",
+        )
 
 
 def _has(node: onnx.NodeProto, attribute: str) -> bool:
@@ -318,11 +337,16 @@ def _has(node: onnx.NodeProto, attribute: str) -> bool:
 
 
 def _wide_integers(model: onnx.ModelProto) -> list[str]:
-    """Names of inputs, outputs and constants with 64-bit integers, other than shapes and axes."""
+    """Names of inputs, outputs, casts and constants with 64-bit integers, other than shapes and axes."""
     onnx = import_onnx()
     wide_types = (onnx.TensorProto.INT64, onnx.TensorProto.UINT64)
     ends = [*model.graph.input, *model.graph.output]
     wide = {end.name for end in ends if end.type.tensor_type.elem_type in wide_types}
+    wide |= {
+        node.output[0]
+        for node in model.graph.node
+        if node.op_type == "Cast" and any(entry.name == "to" and entry.i in wide_types for entry in node.attribute)
+    }
     constants = {entry.name for entry in model.graph.initializer if entry.data_type in wide_types}
     constants |= {
         node.output[0]

@@ -2,8 +2,7 @@
 
 The file is a safetensors file whose last tensor is a checksum, so its last four bytes are the CRC-32 of all bytes
 before them (little-endian): a reader finds every cut and every flipped bit before it reads anything else.
-docs/export.md has
-the format for those who write a reader; examples/engines/ has two.
+docs/export.md has the format for those who write a reader; examples/engines/ has two.
 """
 
 from __future__ import annotations
