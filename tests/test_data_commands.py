@@ -79,6 +79,14 @@ def test_stopped_and_resumed_training_is_the_whole_one(tmp_path):
         np.testing.assert_array_equal(weight.numpy(), other["learner"]["net"][name].numpy(), err_msg=name)
 
 
+@pytest.mark.parametrize(("given", "goal"), [([], None), (["--total_steps", "500000"], 500_000)])
+def test_total_steps_count_with_data_only_where_they_are_given(tmp_path, capsys, given, goal):
+    data = write_lines(tmp_path / "a.jsonl", *[record()] * 8)
+    assert main(["train", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, *given]) == 0
+    assert ("500,000 steps (--total_steps)" in said(capsys)[0]) == bool(given)
+    assert json.loads((tmp_path / "run" / "settings.json").read_text("utf-8"))["total_steps"] == goal
+
+
 def test_training_from_data_needs_no_openspiel(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspiel", None)
     flags = ["--data", str(EXAMPLE), "--update_frequency", "128", "--learn_from", "all", "--hidden_dim", "8"]

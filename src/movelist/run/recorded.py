@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from movelist.core.errors import DataError, GameError, MissingExtraError, SettingsError
-from movelist.core.settings import RunSettings, TrainSettings
+from movelist.core.settings import TrainSettings
 from movelist.data import recordings
 from movelist.data.episode import HUMAN, OTHER, POLICY, Episodes
 from movelist.data.loader import RecordedSource, RecordingStream, StoreStream, Stream, first_widths
@@ -78,14 +78,15 @@ def open_data(settings: TrainSettings, game: Game | None) -> tuple[TrainSettings
     if not settings.recorded.data:
         name = "dou_dizhu" if settings.game is None else settings.game
         game = game or make_game(name)
-        return replace(settings, game=game_name(game) if settings.game is None else name), game, None
+        run = replace(settings.run, total_steps=settings.run.step_goal)
+        return replace(settings, game=game_name(game) if settings.game is None else name, run=run), game, None
     data = _open(settings)
     if settings.game is not None and settings.game != data.widths.game:
         raise SettingsError("the data are of another game", got=data.widths.game, expected=settings.game,
                             do="Leave out --game, or give its own recordings.")  # fmt: skip
     game, note = _game_of(data.widths, game)
     run = settings.run
-    if run.total_steps == RunSettings().total_steps:
+    if run.total_steps == "auto":
         run = replace(run, total_steps=None)
     if note:
         run = replace(run, eval_games=0)

@@ -162,7 +162,7 @@ def _next_steps(training: Training, interrupted: bool) -> list[str]:
     """What to type next; in Python where the command line does not know the game."""
     run, folder, path = training.settings.run, training.folder.path, quoted(training.folder.path)
     further = {}
-    if run.total_steps and training.counters.steps >= run.total_steps:
+    if run.step_goal and training.counters.steps >= run.step_goal:
         further["total_steps"] = 2 * training.counters.steps
     if run.max_seconds and training.counters.seconds >= run.max_seconds:
         further["max_seconds"] = 2 * math.ceil(training.counters.seconds)
