@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from movelist.cli import main
+from movelist.data.record_rules import join
 from movelist.data.store import Store
 from movelist.run.checkpoint import load
-from recorded import EXAMPLE, record, with_step, write_lines
+from recorded import EXAMPLE, assert_equal, read_all, record, with_step, write_lines
 
 QUICK = ["--hidden_dim", "8", "--eval_games", "0", "--no-tensorboard", "--device", "cpu"]
 
@@ -43,6 +44,8 @@ def test_nothing_usable_fails(tmp_path, capsys):
         assert "nothing in the recordings can be used" in said(capsys)[1]
     assert main(["convert", str(bad), "--out", str(tmp_path / "store")]) == 1
     assert not (tmp_path / "run").exists() and not (tmp_path / "store" / "manifest.json").exists()
+    assert main(["convert", str(bad), "--out", str(tmp_path / "again.jsonl")]) == 1
+    assert not (tmp_path / "again.jsonl").exists()
     assert main(["check", str(bad), "--strict"]) == 1
     assert "line 1" in said(capsys)[1]
 
@@ -56,7 +59,12 @@ def test_record_convert_check_and_train(tmp_path, capsys):
     assert len(Store(tmp_path / "store")) == 60
     assert main(["convert", recording, "--out", str(tmp_path / "again.jsonl")]) == 0
     assert main(["check", store, recording, str(tmp_path / "again.jsonl")]) == 0
-    capsys.readouterr()
+    whole, back = str(tmp_path / "whole"), tmp_path / "back.arrows"
+    assert main(["convert", recording, "--keep_forced", "--out", whole]) == 0
+    assert main(["convert", whole, "--out", str(back)]) == 0
+    assert_equal(join(read_all(tmp_path / "games.arrows")[0]), join(read_all(back)[0]))
+    assert main(["convert", whole, "--out", str(tmp_path / "other")]) == 2
+    assert "a store becomes a recording" in said(capsys)[1] and not (tmp_path / "other").exists()
     flags = ["--update_frequency", "32", "--learn_from", "all", *QUICK]
     assert main(["train", "--data", store, "--data_passes", "2", "--out", run, *flags]) == 0
     out = said(capsys)[0]

@@ -31,6 +31,7 @@ HOUSE: dict[str, list[str]] = {
         "arrows",
         "arrow_writer",
         "recordings",
+        "shard_fields",
         "store",
         "loader",
         "watch",

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from movelist.core.errors import DataError
 from movelist.data import recordings
 from movelist.data.record_rules import LOOKING_BACK, LOOKING_ON, columns_of, join
-from recorded import EXAMPLE, assert_equal, play, read_all, record, with_step, write_lines
+from recorded import EXAMPLE, assert_equal, play, read_all, record, with_all_fields, with_step, write_lines
 
 FORMATS = [".jsonl", ".jsonl.gz", ".arrows"]
 IDS = [0, 1, -1, 2**53 + 1, 2**62 + 3, 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**63 + 1025]
@@ -59,25 +58,7 @@ def test_lists_of_rewards_look_on_and_need_no_returns(tmp_path):
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("form", [LOOKING_BACK, LOOKING_ON, 0])
 def test_both_formats_give_back_every_field(tmp_path, ending, form):
-    episodes = play(40)
-    columns = columns_of(episodes, "leduc_poker", np.arange(80).reshape(40, 2) - 1)
-    steps = columns.raw.num_steps
-    log_prob = np.where(np.arange(steps) % 3 == 0, np.nan, columns.raw.log_prob_N).astype(np.float32)
-    final = np.random.default_rng(0).random((40, 2, columns.widths.state_size)).astype(np.float32)
-    truncated = np.arange(40) % 4 == 0
-    raw = replace(columns.raw, log_prob_N=log_prob, truncated_E=truncated,
-                  final_state_EPS=np.where(truncated[:, None, None], final, 0).astype(np.float32))  # fmt: skip
-    extra = {"critic_state_NC": np.random.default_rng(1).random((steps, 3)).astype(np.float32)}
-    extra["feature_AF"] = np.random.default_rng(2).random((raw.num_actions, 2)).astype(np.float32)
-    reward_NP = None
-    if form != LOOKING_BACK:
-        raw = replace(raw, reward_N=np.full(steps, np.nan))
-    if form == LOOKING_ON:
-        reward_NP = np.zeros((steps, 2))
-        reward_NP[raw.episode_offsets[1:] - 1] = raw.return_EP
-    columns = replace(columns, raw=raw, reward_NP=reward_NP, has_final_E=truncated,
-                      reward_form_E=np.full(40, form, np.int8),
-                      widths=replace(columns.widths, critic_size=3, feature_size=2), **extra)  # fmt: skip
+    columns = with_all_fields(form)
     parts, problems = read_all(write(tmp_path / f"a{ending}", columns))
     assert not problems
     assert_equal(columns, join(parts))
