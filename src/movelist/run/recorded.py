@@ -22,7 +22,7 @@ from movelist.data.watch import WatchStream
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, game_name, state_size
 from movelist.play.policy import NetPolicy, Turns
-from movelist.play.survey import incoming
+from movelist.play.survey import Incoming
 
 WATCH_LAG = 32  # updates; the default of --max_policy_lag with --watch
 LARGEST_ERROR = 1e-3  # of a recorded log-prob of the present policy; float32 on another machine stays below 1e-4
@@ -158,6 +158,7 @@ class Recorded:
     ) -> None:
         self.data, self.settings, self.say, self.version = data, settings, say, version
         self.num_problems = 0
+        self.incoming = Incoming()
         self._said: set[str] = set()
         recorded = settings.recorded
         self.stream = self._stream()
@@ -188,10 +189,11 @@ class Recorded:
         return [*lines, *data.notes]
 
     def look_at(self, episodes: Episodes, policy: NetPolicy) -> None:
-        """Say what is worth knowing of a rollout, each thing once, before it is trained on."""
+        """Count a rollout's games, and say what is worth knowing of it, each thing once, before it is trained on."""
         rollout = self.source.last
         if rollout is None or not len(episodes):
             return
+        self.incoming.add(rollout.episodes, rollout.version_EP)
         if not self.settings.recorded.imitate:
             if self.source.metrics["data/missing_log_prob_share"] > 0:
                 self._once(
@@ -203,9 +205,7 @@ class Recorded:
 
     def metrics(self) -> dict[str, float]:
         """Numbers of the last rollout, by their tags."""
-        rollout = self.source.last
-        scores = {} if rollout is None else incoming(rollout.episodes, rollout.version_EP)
-        return {**self.source.metrics, **scores, "data/bad_records": float(self.num_problems)}
+        return {**self.source.metrics, **self.incoming.metrics(), "data/bad_records": float(self.num_problems)}
 
     def used_up(self) -> list[str]:
         """Files that can be deleted."""
