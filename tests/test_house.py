@@ -28,6 +28,7 @@ HOUSE: dict[str, list[str]] = {
         "whole_file",
         "jsonl",
         "arrow_columns",
+        "arrow_frames",
         "arrows",
         "arrow_writer",
         "recordings",
