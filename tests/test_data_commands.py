@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,27 @@ def test_check_counts_and_names(tmp_path, capsys):
     assert main(["check", str(tmp_path)]) == 1
     out = said(capsys)[0]
     assert "PROBLEM: field, 5 times" in out and out.count("b.jsonl, line") == 3 and "5 problems" in out
+
+
+def test_a_file_that_cannot_be_opened_costs_no_other(tmp_path, capsys, monkeypatch):
+    for name in "ab":
+        write_lines(tmp_path / f"{name}.jsonl", record())
+    real = Path.open
+
+    def denied(self, *arguments, **named):
+        if self.name == "a.jsonl":
+            raise PermissionError(13, "Permission denied")
+        return real(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", denied)
+    assert main(["check", str(tmp_path)]) == 1
+    out = said(capsys)[0]
+    assert "PROBLEM: unreadable, 1 times" in out and "a.jsonl, all of it" in out and "Permission denied" in out
+    assert "episodes                  1" in out
+    assert main(["check", str(tmp_path), "--strict"]) == 1
+    assert "Permission denied" in said(capsys)[1]
+    assert main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "run"), *QUICK]) == 1
+    assert "a.jsonl" in said(capsys)[1] and not (tmp_path / "run").exists()
 
 
 def test_nothing_usable_fails(tmp_path, capsys):

@@ -68,6 +68,7 @@ def run(command: DataCommand) -> int:
 
 def _check(command: Check) -> int:
     from movelist.data import recordings
+    from movelist.data.record_rules import Problem
     from movelist.data.store import Store, is_store
     from movelist.play.survey import Survey
 
@@ -81,8 +82,17 @@ def _check(command: Check) -> int:
     files = recordings.find([path for path in command.paths if path not in stores]) if _others(command, stores) else []
     for file in files:
         survey.files += 1
-        for columns in recordings.read(file, report=survey.problem, strict=command.strict):
-            survey.add(columns)
+        try:
+            for columns in recordings.read(file, report=survey.problem, strict=command.strict):
+                survey.add(columns)
+        except DataError as error:
+            if command.strict:
+                raise
+            survey.problem(
+                Problem(
+                    kind="unreadable", file=str(file), place="all of it", what=error.what, got=error.got, do=error.do
+                )
+            )
     if files and command.json:
         print(json.dumps(survey.to_json(), allow_nan=False))
     elif files:
