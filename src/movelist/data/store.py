@@ -285,6 +285,7 @@ class StoreWriter:
         settings = asdict(self.widths) | {"keep_forced": self.keep_forced}
         manifest = {"format": FORMAT, "settings": settings, "sources": self.sources}
         manifest["shards"] = [asdict(shard) for shard in self.shards]
+        manifest["crc32"] = _manifest_crc(manifest)
         text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
         write_whole(self.path / MANIFEST, lambda file: file.write(text.encode("utf-8")))
         return sum(shard.episodes for shard in self.shards)
@@ -326,10 +327,18 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         if manifest["format"] not in READABLE:
             raise DataError("the store has another format", got=manifest["format"], expected=FORMAT, where=str(file),
                             do="Convert the recordings anew.")  # fmt: skip
+        if manifest["format"] == FORMAT and manifest.pop("crc32") != (crc := _manifest_crc(manifest)):
+            raise ValueError(f"checksum {crc}")
         _ = [Shard(**shard) for shard in manifest["shards"]], _widths(manifest["settings"]), manifest["sources"]
         return manifest
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError("the manifest of a store cannot be read", got=error, where=str(file)) from None
+        raise DataError("the manifest of a store cannot be read", got=error, where=str(file),
+                        do="Convert the recordings anew, or copy it from a backup.") from None  # fmt: skip
+
+
+def _manifest_crc(manifest: dict[str, Any]) -> str:
+    """The checksum of a manifest without its own."""
+    return f"{zlib.crc32(json.dumps(manifest, sort_keys=True).encode('ascii')):08x}"
 
 
 def _widths(settings: dict[str, Any]) -> Widths:
