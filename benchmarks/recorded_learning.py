@@ -57,8 +57,8 @@ def main() -> None:
         imitate = ("--imitate", "--learn_from", "policy")
         rows.append((data, "`--imitate --learn_from policy`", learn(second, "imitated", *imitate)))
         rows.append(("the same", "PPO from a fresh network", learn(second, "ppo-policy")))
-        print(f"{arguments.episodes:,} episodes each, --hidden_dim {arguments.hidden_dim}, {arguments.games:,} greedy games "
-              f"against random players, {time.monotonic() - started:,.0f} s in all")  # fmt: skip
+        size = f"{arguments.episodes:,} episodes each, --hidden_dim {arguments.hidden_dim}"
+        print(f"{size}, {arguments.games:,} greedy games against random players; {time.monotonic() - started:,.0f} s")
         print("\n| data | training | win rate |\n|---|---|---|")
         for row in rows:
             print(f"| {' | '.join(row)} |")

@@ -103,18 +103,17 @@ def measure_waiting(path: Path, folder: Path, hidden_dim: int) -> None:
     The first update waits for the reading to begin; from the second on, the thread reads while the network learns.
     """
     run = folder / f"run-{path.name}"
-    movelist(
-        "train", "--data", path, "--learn_from", "all", "--eval_games", 0, "--hidden_dim", hidden_dim, "--out", run
-    )
+    size = ("--hidden_dim", hidden_dim)
+    movelist("train", "--data", path, "--learn_from", "all", "--eval_games", 0, *size, "--out", run)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = np.diff([0, *(row["step"] for row in rows)])
     seconds = steps / np.array([row["charts/SPS"] for row in rows])
     waited = np.array([row["data/wait_seconds"] for row in rows])
-    later = f"{waited[1:].sum() / seconds[1:].sum():.2%}" if len(rows) > 1 else "-"
-    print(
-        f"train from {path.name:<10} {len(rows)} updates, waited {waited[0]:.3f} s for the first and {later} of the later "
-        f"ones' time; {steps[1:].sum() / max(1e-9, seconds[1:].sum()):,.0f} steps/s after the first"
-    )
+    text = f"train from {path.name:<10} {len(rows)} updates, waited {waited[0]:.3f} s for the first"
+    if len(rows) > 1:
+        share, speed = waited[1:].sum() / seconds[1:].sum(), steps[1:].sum() / seconds[1:].sum()
+        text += f", then {share:.2%} of the time, at {speed:,.0f} steps/s"
+    print(text, flush=True)
 
 
 def peak_megabytes(*words: object) -> int:
