@@ -65,9 +65,12 @@ def test_nothing_usable_fails(tmp_path, capsys):
         assert main([*command, str(bad)]) == 1
         assert "nothing in the recordings can be used" in said(capsys)[1]
     assert main(["convert", str(bad), "--out", str(tmp_path / "store")]) == 1
-    assert not (tmp_path / "run").exists() and not (tmp_path / "store" / "manifest.json").exists()
+    assert not (tmp_path / "run").exists() and not (tmp_path / "store").exists()
     assert main(["convert", str(bad), "--out", str(tmp_path / "again.jsonl")]) == 1
     assert not (tmp_path / "again.jsonl").exists()
+    half = write_lines(tmp_path / "half.jsonl", *[record()] * 2000, record(end="over"))
+    assert main(["convert", str(half), "--strict", "--out", str(tmp_path / "again.jsonl")]) == 1
+    assert "line 2001" in said(capsys)[1] and not (tmp_path / "again.jsonl").exists()
     assert main(["check", str(bad), "--strict"]) == 1
     assert "line 1" in said(capsys)[1]
 
@@ -184,6 +187,27 @@ def test_the_engine_gets_each_new_policy_and_a_list_of_used_files(tmp_path):
     assert saved == ["latest.json", "update-000001.pt", "update-000002.pt"]
     used = json.loads((tmp_path / "run" / "used_files.json").read_text(encoding="utf-8"))
     assert used == [str(folder / "a.jsonl")]
+
+
+def test_watching_says_what_it_waits_for_before_the_first_episode(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    flags = ["--data", str(folder), "--watch", "--max_seconds", "1", *QUICK, "--out", str(tmp_path / "run")]
+    assert main(["train", *flags]) == 1
+    out, err = said(capsys)
+    assert out.count("Waiting for the first episode") == 1 and "there is no recording" in err
+    write_lines(folder / "a.jsonl", record(end="over"))
+    assert main(["train", *flags]) == 1
+    out, err = said(capsys)
+    assert "nothing in the recordings can be used, the first problem: a field is wrong" in " ".join(out.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_two_games_is_noted(tmp_path, capsys):
+    write_lines(tmp_path / "a.jsonl", record())
+    write_lines(tmp_path / "b.jsonl", record(game="chess"))
+    assert main(["check", str(tmp_path)]) == 0
+    assert "recordings of 2 kinds; training takes those of the first one only" in said(capsys)[0]
 
 
 def test_a_start_that_cannot_be_used_leaves_nothing_behind(tmp_path, capsys):

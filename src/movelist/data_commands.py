@@ -163,22 +163,26 @@ def _convert(command: Convert) -> int:
     writer = recordings.writer(command.out) if to_file else None
     problems: list[Problem] = []
     count = 0
-    for columns in _all_columns(command, stores, files, store, problems):
-        count += len(columns)
-        if store:
-            store.add(columns)
-        elif writer:
-            writer.write(columns)
-    lost = [problem for problem in problems if not problem.harmless]
-    for problem in lost[:3]:
-        _say(f"left out: {problem}")
+    try:
+        for columns in _all_columns(command, stores, files, store, problems):
+            count += len(columns)
+            if store:
+                store.add(columns)
+            elif writer:
+                writer.write(columns)
+        lost = [problem for problem in problems if not problem.harmless]
+        for problem in lost[:3]:
+            _say(f"left out: {problem}")
+        if not count:
+            raise DataError("nothing in the recordings can be used", where=", ".join(map(str, command.paths)),
+                            do=f"movelist check {command.paths[0]} says why.")  # fmt: skip
+    except BaseException:  # half a recording looks like a whole one
+        if writer:
+            writer.close()
+            command.out.unlink()
+        raise
     if writer:
         writer.close()
-    if not count:
-        if writer:
-            command.out.unlink()
-        raise DataError("nothing in the recordings can be used", where=", ".join(map(str, command.paths)),
-                        do=f"movelist check {command.paths[0]} says why.")  # fmt: skip
     total = store.commit() if store else count
     _say(f"{count:,} episodes converted, {len(lost):,} bad records left out; {command.out} holds {total:,} episodes.")
     if store:

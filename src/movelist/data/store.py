@@ -243,7 +243,6 @@ class StoreWriter:
                                 expected=manifest["settings"]["keep_forced"], do="Make another store.")  # fmt: skip
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise DataError("this is no store, and not empty", got=str(path), do="Choose another with --out.")
-        path.mkdir(parents=True, exist_ok=True)
         self._parts: list[Stored] = []
         self._fields: list[dict[str, Array]] = []
         self._bytes = 0
@@ -293,6 +292,7 @@ class StoreWriter:
     def _flush(self) -> None:
         from safetensors.numpy import save
 
+        self.path.mkdir(parents=True, exist_ok=True)  # only now: without an episode there is no folder
         part = join_stored(self._parts)
         episodes = part.episodes
         tensors = {name: getattr(episodes, name) for name in (*_COLUMNS, *_ROWS)}

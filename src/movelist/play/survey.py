@@ -161,6 +161,8 @@ class Survey:
             lines.append(f"seat {seat}: " + ", ".join(f"{name} {number:,}" for name, number in names.most_common()))
         for (player, against), tally in sorted(self.scores.items()):
             lines.append(_score_line(player, against, tally.summary()))
+        if len(self.widths) > 1:
+            lines.append(f"note: recordings of {len(self.widths)} kinds; training takes those of the first one only.")
         if self.not_used:
             lines.append(f"Checked, and not used by training yet: {', '.join(sorted(self.not_used))}.")
         for (kind, harmless), number in self.kinds.most_common():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -67,8 +68,15 @@ class OpenData:
     notes: tuple[str, ...] = ()
 
 
-def open_data(settings: TrainSettings, game: Game | None) -> tuple[TrainSettings, Game, OpenData | None]:
+def open_data(
+    settings: TrainSettings, game: Game | None, say: Callable[[str], None] = print
+) -> tuple[TrainSettings, Game, OpenData | None]:
     """The settings, the game and the data of a training; no data for self-play.
+
+    Args:
+        settings: Of the training.
+        game: A game of one's own; None takes that of the settings or of the data.
+        say: Told what is waited for.
 
     Raises:
         DataError: Nothing in the data can be used.
@@ -80,7 +88,7 @@ def open_data(settings: TrainSettings, game: Game | None) -> tuple[TrainSettings
         game = game or make_game(name)
         run = replace(settings.run, total_steps=settings.run.step_goal)
         return replace(settings, game=game_name(game) if settings.game is None else name, run=run), game, None
-    data = _open(settings)
+    data = _open(settings, say)
     if settings.game is not None and settings.game != data.widths.game:
         raise SettingsError("the data are of another game", got=data.widths.game, expected=settings.game,
                             do="Leave out --game, or give its own recordings.")  # fmt: skip
@@ -93,12 +101,12 @@ def open_data(settings: TrainSettings, game: Game | None) -> tuple[TrainSettings
     return replace(settings, game=data.widths.game, run=run), game, replace(data, notes=(note,) if note else ())
 
 
-def _open(settings: TrainSettings) -> OpenData:
+def _open(settings: TrainSettings, say: Callable[[str], None]) -> OpenData:
     paths, recorded = settings.recorded.data, settings.recorded
     if recorded.watch:
         if not paths[0].is_dir():
             raise SettingsError("--watch needs a folder", got=str(paths[0]))
-        return OpenData(_wait_for_widths(paths[0]), watched=paths[0])
+        return OpenData(_wait_for_widths(paths[0], settings.run.max_seconds, say), watched=paths[0])
     stores = [path for path in paths if is_store(path)]
     if stores and len(paths) > 1:
         raise SettingsError("one store, or recordings, not both", got=" ".join(map(str, paths)),
@@ -113,12 +121,22 @@ def _open(settings: TrainSettings) -> OpenData:
     return OpenData(first_widths(files), files=files)
 
 
-def _wait_for_widths(folder: Path) -> Widths:
-    """The widths of the first episode that comes; nothing can be built before."""
+def _wait_for_widths(folder: Path, max_seconds: float | None, say: Callable[[str], None]) -> Widths:
+    """The widths of the first episode that comes; nothing can be built before.
+
+    Raises:
+        DataError: None came within `max_seconds`.
+    """
+    deadline, said = time.monotonic() + (max_seconds or math.inf), ""
     while True:
         try:
             return first_widths(recordings.find([folder]))
-        except DataError:
+        except DataError as error:
+            if time.monotonic() > deadline:
+                raise
+            if error.what != said:
+                said = error.what
+                say(f"Waiting for the first episode in {folder}: {error}")
             time.sleep(0.5)
 
 

@@ -71,7 +71,7 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
         MovelistError: Settings, game, device or folder cannot be used; or a number went bad in training.
     """
     console = console or Console()
-    settings, game, data = open_data(settings, game)
+    settings, game, data = open_data(settings, game, say=lambda text: console.print(text, markup=False, soft_wrap=True))
     choose_device(settings.run.device)  # an impossible device is refused before any file is made
     check_start(settings, game, model_shape(settings, game))  # and so is an impossible network
     training = Training(settings, game, _folder(settings, game_name(game)))
