@@ -185,6 +185,16 @@ def test_a_stream_with_a_wrong_schema_costs_no_other_stream(path):
     assert back == [*range(60), *range(60)] and problem.kind == "header" and "lack a key" in str(problem)
 
 
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_bodies_are_read(path, codec):
+    whole, again = path.read_bytes(), path.with_name("b.arrows")
+    with pa.ipc.open_stream(whole) as stream:
+        table = stream.read_all()
+    with pa.ipc.new_stream(str(again), table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_table(table)
+    assert played(again) == (list(range(40)), [])
+
+
 def test_arrows_other_file_format_is_named(tmp_path):
     table = pa.table({"a": [1, 2]})
     with pa.ipc.new_file(str(tmp_path / "a.arrows"), table.schema) as writer:

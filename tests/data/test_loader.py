@@ -185,6 +185,18 @@ def test_a_watched_folder_uses_each_episode_once_across_restarts(tmp_path):
     assert source.stream.used_up(source.state_dict()) == [str(folder / "a.jsonl"), str(folder / "c.arrows")]
 
 
+def test_a_file_of_another_game_is_not_listed_as_used_up(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_lines(folder / "a.jsonl", record(game="chess"))
+    numbered(folder / "b.jsonl", 0, 8)
+    source = watch_source(folder)
+    source.collect(None, 8)
+    assert not len(source.collect(None, 8))
+    source.close()
+    assert source.stream.used_up(source.state_dict()) == [str(folder / "b.jsonl")]
+
+
 def test_a_file_written_anew_under_an_old_name_is_read(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()

@@ -203,6 +203,14 @@ def test_a_header_says_shape_and_dtype(tmp_path):
     assert problems[0].kind == "header" and "float16" in str(problems[0])
 
 
+def test_a_damaged_header_is_named(tmp_path):
+    path = write(tmp_path / "a.jsonl", columns_of(play(3), "leduc_poker"))
+    path.write_bytes(path.read_bytes().replace(b'"state_dtype":"float32"', b'"state_dtype":"float16"', 1))
+    (columns,), (problem,) = read_all(path)
+    assert problem.kind == "checksum" and f"{path}, line 1" in str(problem) and not problem.harmless
+    assert len(columns) == 3 and columns.raw.state_NS.dtype == np.float32
+
+
 def test_two_games_without_an_end_between_them_are_no_long_game(tmp_path):
     parts, _ = read_all(write_lines(tmp_path / "a.jsonl", record(), record(returns=[5, -5])))
     path = write(tmp_path / "a.arrows", parts[0])
@@ -311,6 +319,28 @@ def test_a_damaged_archive_gives_its_beginning(tmp_path):
     path.write_bytes(gzip.compress(json.dumps(record()).encode() + b"\n") + b"\x00" * 50)
     (columns,), (problem,) = read_all(path)
     assert len(columns) == 1 and problem.kind == "damaged" and not problem.harmless
+
+
+def test_a_file_under_the_wrong_name_or_in_the_wrong_encoding_is_told_how_to_be(tmp_path):
+    line = json.dumps(record()).encode() + b"\n"
+    for name, content, cure in (
+        ("a.jsonl", gzip.compress(line), "A compressed file's name ends in .jsonl.gz"),
+        ("a.jsonl", line.decode().encode("utf-16"), "Write UTF-8, not UTF-16"),
+        ("a.arrows", line, "Give it a name that ends in .jsonl"),
+        ("a.arrows", b"\xef\xbb\xbf" + line, "this is JSON"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        parts, problems = read_all(tmp_path / name)
+        assert not parts and cure in str(problems[0])
+
+
+@pytest.mark.parametrize("name", ["A.JSONL", "A.JSONL.GZ", "A.ARROWS"])
+def test_names_in_capitals_are_read_and_written(tmp_path, name):
+    write(tmp_path / name, columns_of(play(3), "leduc_poker"))
+    assert recordings.find([tmp_path]) == [tmp_path / name]
+    (columns,), problems = read_all(tmp_path / name)
+    assert not problems and len(columns) == 3
+    assert (gzip.decompress if name.endswith("GZ") else bytes)((tmp_path / name).read_bytes())
 
 
 def test_paths_that_are_no_recordings_are_named(tmp_path):

@@ -111,14 +111,11 @@ class _Reader:
 
     def _lost(self, frame: Frame, *, got: str | None = None, what: str = "the file is damaged") -> None:
         """Bytes that cannot be read, and the episode that began before them."""
-        whole = frame.start == 0 and _read_magic(self.bytes)
-        if whole:
-            self.stopped = True
-            what, do = "this is Arrow's file format", "Write the stream format, which has no footer."
-        else:
-            what, do = f"{what}, {frame.end - frame.start:,} bytes", _ANEW
-        self.report(Problem(kind="header" if whole else "damaged", file=self.file, place=f"byte {frame.start}",
-                            what=what, got=got, field="the batch", do=do))  # fmt: skip
+        kind, what, do = "damaged", f"{what}, {frame.end - frame.start:,} bytes", _ANEW
+        if frame.start == 0 and (other := _other_format(self.bytes)):
+            self.stopped, kind, (what, do) = True, "header", other
+        self.report(Problem(kind=kind, file=self.file, place=f"byte {frame.start}", what=what, got=got,
+                            field="the batch", do=do))  # fmt: skip
         self.ordinal += bool(self.pending)
         self.pending, self.after_gap, self.done_rows = [], True, 0
 
@@ -263,7 +260,12 @@ class _Reader:
         self.report(Problem(kind=kind, file=self.file, place=f"row {self.row}", what=what, field=field, **facts))
 
 
-def _read_magic(file: IO[bytes]) -> bool:
-    """Whether the file is of Arrow's other format, that with a footer."""
+def _other_format(file: IO[bytes]) -> tuple[str, str] | None:
+    """What a file is that is no Arrow stream, and what to do about it."""
     file.seek(0)
-    return file.read(6) == b"ARROW1"
+    head = file.read(6)
+    if head == b"ARROW1":
+        return "this is Arrow's file format", "Write the stream format, which has no footer."
+    if head.lstrip(b"\xef\xbb\xbf").startswith(b"{"):
+        return "this is JSON", "Give it a name that ends in .jsonl."
+    return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from movelist.core.errors import DataError
 from movelist.data.record_format import FORMAT, Header, Record, Widths, check_header, line_crc
@@ -84,9 +84,13 @@ class _Reader:
             return "record"
         try:
             header = msgspec.json.decode(line, type=Header)
+            _check_crc(line, header.crc32)
             shape, dtype = check_header(header, f"{self.file}, line {place['line']}")
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return "record"  # which it is not either, and decode says what is wrong with it
+        except Bad as bad:
+            self._tell(bad, place | {"ordinal": -1})
+            return "header"
         except DataError as error:
             self._tell(Bad("header", error.what, got=error.got, expected=error.expected, field="format"), place)
             return "header"
@@ -111,11 +115,7 @@ class _Reader:
                     raise Bad("unfinished", "the last record is not finished; it is read once it is", harmless=True,
                                ordinal=-1) from None  # fmt: skip
                 raise explained(line, error, self.decoder) from None
-            crc = line_crc(line)
-            if record.crc32 is not UNSET and (crc is None or crc[0] != crc[1]):
-                got = "none that can be read" if crc is None else f"{crc[1]:08x}"
-                raise Bad("checksum", "the line is damaged", got=got, expected=record.crc32, field="crc32",
-                           do="Copy the file anew from where it was written.")  # fmt: skip
+            _check_crc(line, record.crc32)
             if record.format != FORMAT:
                 raise Bad("format", "this is another format", got=repr(record.format), expected=FORMAT, field="format")
         except Bad as bad:
@@ -165,6 +165,15 @@ class _Reader:
         self.report(Problem(file=self.file, place=f"line {place['line']}", **facts))
 
 
+def _check_crc(line: bytes, stated: str | UnsetType) -> None:
+    """Hold a line's checksum, if it states one."""
+    crc = line_crc(line)
+    if stated is not UNSET and (crc is None or crc[0] != crc[1]):
+        got = "none that can be read" if crc is None else f"{crc[1]:08x}"
+        raise Bad("checksum", "the line is damaged", got=got, expected=stated, field="crc32",
+                  do="Copy the file anew from where it was written.")  # fmt: skip
+
+
 def _no_width(record: Record) -> Bad:
     if not record.steps:
         return Bad("no step", "an episode has no step", field="steps", harmless=True)
@@ -181,7 +190,7 @@ class JsonlWriter:
     def __init__(self, path: Path) -> None:
         self.path = path
         begun = path.exists() and path.stat().st_size > 0
-        self._file: Any = (gzip.open if path.suffix == ".gz" else open)(path, "ab")
+        self._file: Any = (gzip.open if path.suffix.lower() == ".gz" else open)(path, "ab")
         self._needs_header = not begun
 
     def write(self, columns: Columns) -> None:

@@ -66,11 +66,13 @@ class WatchStream:
         return 0.0
 
     def used_up(self, state: State) -> list[str]:
-        """The files of which everything is used, and which have not grown since."""
+        """The files of which everything is used, and which have not grown since; not those that gave no episode."""
         names = []
         for name, entry in state.get("files", {}).items():
             path = self.folder / name
             size = _size(path)
+            if not entry["position"]["ordinal"]:
+                continue
             if size and (name, size) not in self._used and not _has_more(path, entry, self.widths):
                 self._used.add((name, size))
             if (name, size) in self._used:
@@ -89,7 +91,7 @@ class WatchStream:
                 if entry["head"][0] < FINGERPRINT_BYTES:  # the longer, the surer
                     entry["head"] = _fingerprint(path, min(size, FINGERPRINT_BYTES))
                 start = Position(**entry["position"])
-                if start.offset > size and path.suffix != ".gz":
+                if start.offset > size and path.suffix.lower() != ".gz":
                     self._tell(Problem(kind="shorter", file=str(path), place=f"byte {size}", got=f"{size} bytes",
                                        what="a file became shorter than what was read of it",
                                        do="Write new episodes into a new file."))  # fmt: skip
