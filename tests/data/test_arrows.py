@@ -177,6 +177,21 @@ def test_without_checksums_an_episode_whose_beginning_may_be_lost_is_left_out(pa
     assert back == sorted(set(back)) and 59 in back
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("checksums", [True, False])
+def test_an_engine_that_died_within_a_batch_and_writes_on_costs_that_batch(path, share, checksums):
+    if not checksums:
+        without_crc(path)
+    batches = [frame for frame in frames_of(path) if frame.kind == "batch"]
+    cut = batches[1].start + int(share * (batches[1].end - batches[1].start))
+    path.write_bytes(path.read_bytes()[:cut])
+    first, _ = played(path)
+    write(path, GAMES)
+    back, (problem,) = played(path)  # each as it was: the batch's missing end is not taken from what follows
+    assert back == [*first, *range(60)]
+    assert problem.kind == "damaged" and f"byte {batches[1].start}" in str(problem)
+
+
 def test_a_stream_with_a_wrong_schema_costs_no_other_stream(path):
     with pa.OSFile(str(path), "ab") as file, pa.ipc.new_stream(file, pa.schema({"state": pa.int8()})) as writer:
         writer.write_batch(pa.record_batch({"state": pa.array([1], pa.int8())}))

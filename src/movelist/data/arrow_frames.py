@@ -44,19 +44,21 @@ def frames(file: IO[bytes], place: int, size: int) -> Iterator[Frame]:
     """
     while place < size:
         frame = frame_at(file, place, size)
-        behind = place if frame is None or frame.kind == "unfinished" else frame.end
-        if behind > place and frame is not None:
+        whole = frame is not None and frame.kind != "unfinished"
+        if frame is not None and whole and (frame.end == size or _begins(file, frame.end, size)):
             yield frame
-            if behind == size or _begins(file, behind, size):
-                place = behind
-                continue
-        # Here no message begins, or its length does not lead to the next one, and may have swallowed that.
+            place = frame.end
+            continue
+        # Here no message begins; or its length does not lead to the next one; or it was cut, and more was written.
         found = _next(file, place + 8, size)
-        if found is None and frame is not None and frame.kind == "unfinished" and not _is_closed(file, size):
+        behind = place
+        if frame is not None and whole and (found is None or found >= frame.end):
             yield frame
-        else:
-            end = size if found is None else found
-            yield Frame("lost", behind if behind < end else place, end)
+            behind = frame.end
+        if found is None and frame is not None and not whole and not _is_closed(file, size):
+            yield frame
+        elif behind < (end := size if found is None else found):
+            yield Frame("lost", behind, end)
         place = size if found is None else found
 
 

@@ -69,7 +69,7 @@ class _Reader:
         if frame.kind == "schema":
             if self.pending:
                 self._tell("no end", "an episode has no end", "end", do="Write `end` in the row of each last step.")
-                self.pending, self.ordinal = [], self.ordinal + 1
+                self._drop_pending()
             self._open(frame)
         elif frame.kind == "batch" and self.schema is not None:
             try:
@@ -116,8 +116,13 @@ class _Reader:
             self.stopped, kind, (what, do) = True, "header", other
         self.report(Problem(kind=kind, file=self.file, place=f"byte {frame.start}", what=what, got=got,
                             field="the batch", do=do))  # fmt: skip
+        self.after_gap, self.done_rows = True, 0
+        self._drop_pending()
+
+    def _drop_pending(self) -> None:
         self.ordinal += bool(self.pending)
-        self.pending, self.after_gap, self.done_rows = [], True, 0
+        self.row += sum(map(len, self.pending))
+        self.pending = []
 
     def _batch(self, batch: pa.RecordBatch, frame: Frame) -> Iterator[Columns]:
         """All episodes that end in this batch."""
