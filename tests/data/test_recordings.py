@@ -203,6 +203,17 @@ def test_a_header_says_shape_and_dtype(tmp_path):
     assert problems[0].kind == "header" and "float16" in str(problems[0])
 
 
+@pytest.mark.parametrize("cut", [1, 40, 2000])
+def test_a_writer_that_goes_on_after_a_crash_costs_what_was_half_written(tmp_path, cut):
+    path = write(tmp_path / "a.jsonl", columns_of(play(8), "leduc_poker"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) - cut])
+    before = sum(map(len, read_all(path)[0]))
+    write(path, columns_of(play(8, seed=1), "leduc_poker"))
+    parts, problems = read_all(path)
+    assert sum(map(len, parts)) == before + 8 and len(problems) == (cut > 1)
+
+
 def test_a_damaged_header_is_named(tmp_path):
     path = write(tmp_path / "a.jsonl", columns_of(play(3), "leduc_poker"))
     path.write_bytes(path.read_bytes().replace(b'"state_dtype":"float32"', b'"state_dtype":"float16"', 1))
