@@ -1,13 +1,14 @@
 """Small recordings for the tests."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from movelist.core.settings import PlaySettings
 from movelist.data import recordings
-from movelist.data.record_rules import Columns, Problem
+from movelist.data.record_rules import LOOKING_BACK, LOOKING_ON, Columns, Problem, columns_of
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "recordings" / "dou_dizhu.jsonl.gz"
 
@@ -58,11 +59,43 @@ def play(num_games, *, seed=0, game="leduc_poker"):
     )
 
 
+def with_all_fields(form, num_games=40):
+    """Played games with every field that the format has, one episode in four truncated, one log-prob in three missing.
+
+    Args:
+        form: NO_REWARD, LOOKING_BACK or LOOKING_ON.
+        num_games: How many.
+    """
+    columns = columns_of(play(num_games), "leduc_poker", np.arange(2 * num_games).reshape(-1, 2) - 1)
+    steps, size = columns.raw.num_steps, columns.widths.state_size
+    log_prob = np.where(np.arange(steps) % 3 == 0, np.nan, columns.raw.log_prob_N).astype(np.float32)
+    final = np.random.default_rng(0).random((num_games, 2, size)).astype(np.float32)
+    truncated = np.arange(num_games) % 4 == 0
+    raw = replace(columns.raw, log_prob_N=log_prob, truncated_E=truncated,
+                  final_state_EPS=np.where(truncated[:, None, None], final, 0).astype(np.float32))  # fmt: skip
+    reward_NP = None
+    if form != LOOKING_BACK:
+        raw = replace(raw, reward_N=np.full(steps, np.nan))
+    if form == LOOKING_ON:
+        reward_NP = np.zeros((steps, 2))
+        reward_NP[raw.episode_offsets[1:] - 1] = raw.return_EP
+    return replace(
+        columns,
+        raw=raw,
+        reward_NP=reward_NP,
+        has_final_E=truncated,
+        reward_form_E=np.full(num_games, form, np.int8),
+        widths=replace(columns.widths, critic_size=3, feature_size=2),
+        critic_state_NC=np.random.default_rng(1).random((steps, 3)).astype(np.float32),
+        feature_AF=np.random.default_rng(2).random((raw.num_actions, 2)).astype(np.float32),
+    )
+
+
 def assert_equal(one, other):
     """Two dataclasses of arrays agree, field by field, dtypes too; places in files may differ."""
     for name in one.__slots__:
         a, b = getattr(one, name), getattr(other, name)
-        if name in ("line_E", "end_E", "num_turns"):
+        if name in ("line_E", "next_E4", "num_turns"):
             continue
         if hasattr(a, "__slots__") and not isinstance(a, np.ndarray) and hasattr(a, "truncated_E"):
             assert_equal(a, b)

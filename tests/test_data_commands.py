@@ -2,14 +2,16 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from movelist.cli import main
+from movelist.data.record_rules import join
 from movelist.data.store import Store
 from movelist.run.checkpoint import load
-from recorded import EXAMPLE, record, with_step, write_lines
+from recorded import EXAMPLE, assert_equal, read_all, record, with_step, write_lines
 
 QUICK = ["--hidden_dim", "8", "--eval_games", "0", "--no-tensorboard", "--device", "cpu"]
 
@@ -36,13 +38,39 @@ def test_check_counts_and_names(tmp_path, capsys):
     assert "PROBLEM: field, 5 times" in out and out.count("b.jsonl, line") == 3 and "5 problems" in out
 
 
+def test_a_file_that_cannot_be_opened_costs_no_other(tmp_path, capsys, monkeypatch):
+    for name in "ab":
+        write_lines(tmp_path / f"{name}.jsonl", record())
+    real = Path.open
+
+    def denied(self, *arguments, **named):
+        if self.name == "a.jsonl":
+            raise PermissionError(13, "Permission denied")
+        return real(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", denied)
+    assert main(["check", str(tmp_path)]) == 1
+    out = said(capsys)[0]
+    assert "PROBLEM: unreadable, 1 times" in out and "a.jsonl, all of it" in out and "Permission denied" in out
+    assert "episodes                  1" in out
+    assert main(["check", str(tmp_path), "--strict"]) == 1
+    assert "Permission denied" in said(capsys)[1]
+    assert main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "run"), *QUICK]) == 1
+    assert "a.jsonl" in said(capsys)[1] and not (tmp_path / "run").exists()
+
+
 def test_nothing_usable_fails(tmp_path, capsys):
     bad = write_lines(tmp_path / "a.jsonl", record(end="over"))
     for command in (["check"], ["train", "--out", str(tmp_path / "run"), "--data"]):
         assert main([*command, str(bad)]) == 1
         assert "nothing in the recordings can be used" in said(capsys)[1]
     assert main(["convert", str(bad), "--out", str(tmp_path / "store")]) == 1
-    assert not (tmp_path / "run").exists() and not (tmp_path / "store" / "manifest.json").exists()
+    assert not (tmp_path / "run").exists() and not (tmp_path / "store").exists()
+    assert main(["convert", str(bad), "--out", str(tmp_path / "again.jsonl")]) == 1
+    assert not (tmp_path / "again.jsonl").exists()
+    half = write_lines(tmp_path / "half.jsonl", *[record()] * 2000, record(end="over"))
+    assert main(["convert", str(half), "--strict", "--out", str(tmp_path / "again.jsonl")]) == 1
+    assert "line 2001" in said(capsys)[1] and not (tmp_path / "again.jsonl").exists()
     assert main(["check", str(bad), "--strict"]) == 1
     assert "line 1" in said(capsys)[1]
 
@@ -56,7 +84,12 @@ def test_record_convert_check_and_train(tmp_path, capsys):
     assert len(Store(tmp_path / "store")) == 60
     assert main(["convert", recording, "--out", str(tmp_path / "again.jsonl")]) == 0
     assert main(["check", store, recording, str(tmp_path / "again.jsonl")]) == 0
-    capsys.readouterr()
+    whole, back = str(tmp_path / "whole"), tmp_path / "back.arrows"
+    assert main(["convert", recording, "--keep_forced", "--out", whole]) == 0
+    assert main(["convert", whole, "--out", str(back)]) == 0
+    assert_equal(join(read_all(tmp_path / "games.arrows")[0]), join(read_all(back)[0]))
+    assert main(["convert", whole, "--out", str(tmp_path / "other")]) == 2
+    assert "a store becomes a recording" in said(capsys)[1] and not (tmp_path / "other").exists()
     flags = ["--update_frequency", "32", "--learn_from", "all", *QUICK]
     assert main(["train", "--data", store, "--data_passes", "2", "--out", run, *flags]) == 0
     out = said(capsys)[0]
@@ -77,6 +110,14 @@ def test_stopped_and_resumed_training_is_the_whole_one(tmp_path):
     assert one["learner"]["num_updates"] == other["learner"]["num_updates"] == 8
     for name, weight in one["learner"]["net"].items():
         np.testing.assert_array_equal(weight.numpy(), other["learner"]["net"][name].numpy(), err_msg=name)
+
+
+@pytest.mark.parametrize(("given", "goal"), [([], None), (["--total_steps", "500000"], 500_000)])
+def test_total_steps_count_with_data_only_where_they_are_given(tmp_path, capsys, given, goal):
+    data = write_lines(tmp_path / "a.jsonl", *[record()] * 8)
+    assert main(["train", "--data", str(data), "--out", str(tmp_path / "run"), *QUICK, *given]) == 0
+    assert ("500,000 steps (--total_steps)" in said(capsys)[0]) == bool(given)
+    assert json.loads((tmp_path / "run" / "settings.json").read_text("utf-8"))["total_steps"] == goal
 
 
 def test_training_from_data_needs_no_openspiel(tmp_path, capsys, monkeypatch):
@@ -146,6 +187,27 @@ def test_the_engine_gets_each_new_policy_and_a_list_of_used_files(tmp_path):
     assert saved == ["latest.json", "update-000001.pt", "update-000002.pt"]
     used = json.loads((tmp_path / "run" / "used_files.json").read_text(encoding="utf-8"))
     assert used == [str(folder / "a.jsonl")]
+
+
+def test_watching_says_what_it_waits_for_before_the_first_episode(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    flags = ["--data", str(folder), "--watch", "--max_seconds", "1", *QUICK, "--out", str(tmp_path / "run")]
+    assert main(["train", *flags]) == 1
+    out, err = said(capsys)
+    assert out.count("Waiting for the first episode") == 1 and "there is no recording" in err
+    write_lines(folder / "a.jsonl", record(end="over"))
+    assert main(["train", *flags]) == 1
+    out, err = said(capsys)
+    assert "nothing in the recordings can be used, the first problem: a field is wrong" in " ".join(out.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_two_games_is_noted(tmp_path, capsys):
+    write_lines(tmp_path / "a.jsonl", record())
+    write_lines(tmp_path / "b.jsonl", record(game="chess"))
+    assert main(["check", str(tmp_path)]) == 0
+    assert "recordings of 2 kinds; training takes those of the first one only" in said(capsys)[0]
 
 
 def test_a_start_that_cannot_be_used_leaves_nothing_behind(tmp_path, capsys):

@@ -33,11 +33,14 @@ def compiled(language, folder):
 def test_an_engine_records_what_movelist_reads(tmp_path, language):
     command = compiled(language, tmp_path)
     recording = tmp_path / "games.jsonl"
-    for _ in range(2):  # the second run adds to the file
+    recording.write_bytes(b'{"format":"movel')  # a crash left half a header; then runs add to the file
+    for _ in range(2):
         subprocess.run([*command, str(recording), "50"], check=True, capture_output=True)
-    parts, problems = read_all(recording)
+    parts, (problem,) = read_all(recording)
     columns = join(parts)
-    assert not problems and len(columns) == 100
+    assert problem.place == "line 1" and len(columns) == 100
+    rest, problems = read_all(recording, start=columns.position(60))
+    assert not problems and sum(map(len, rest)) == 39 and rest[0].widths == columns.widths
     assert np.unique(columns.raw.state_NS).tolist() == [0.0, np.float32(0.1)]
     stones = columns.raw.state_NS.argmax(axis=1)
     first = columns.raw.action_id_A[columns.raw.action_offsets[:-1]]

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "movelist"
 
 HOUSE: dict[str, list[str]] = {
-    "core": ["errors", "settings", "benchmark_settings", "action_ids", "ragged", "returns", "metrics"],
+    "core": ["errors", "checks", "settings", "benchmark_settings", "action_ids", "ragged", "returns", "metrics"],
     "data": [
         "episode",
         "record_format",
@@ -28,9 +28,11 @@ HOUSE: dict[str, list[str]] = {
         "whole_file",
         "jsonl",
         "arrow_columns",
+        "arrow_frames",
         "arrows",
         "arrow_writer",
         "recordings",
+        "shard_fields",
         "store",
         "loader",
         "watch",

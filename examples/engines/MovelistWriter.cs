@@ -59,8 +59,9 @@ namespace Movelist
             }
             // Others may read and delete while this program writes.
             file = new FileStream(path, FileMode.Append, FileAccess.Write, FileShare.ReadWrite | FileShare.Delete);
-            if (file.Position == 0)
-                PutLine("{\"format\":\"movelist/1\",\"state_shape\":[" + shape + "],\"state_dtype\":\"" + stateDtype + "\"");
+            if (file.Position > 0)
+                file.WriteByte((byte)'\n');  // what a crash may have left half written ends here; a blank line does no harm
+            PutLine("{\"format\":\"movelist/1\",\"state_shape\":[" + shape + "],\"state_dtype\":\"" + stateDtype + "\"");
         }
 
         /// <summary>Starts an episode; one that was not ended is forgotten.</summary>

@@ -39,11 +39,10 @@ class Writer {
         const bool begun = std::filesystem::exists(path) && std::filesystem::file_size(path) > 0;
         file_.open(path, std::ios::binary | std::ios::app);
         if (!file_) throw std::runtime_error("movelist: cannot open " + path.string());
-        if (!begun) {
-            std::string shape;
-            for (int size : state_shape) shape += (shape.empty() ? "" : ",") + std::to_string(size);
-            put_line("{\"format\":\"movelist/1\",\"state_shape\":[" + shape + "],\"state_dtype\":\"" + state_dtype + "\"");
-        }
+        if (begun) file_ << '\n';  // what a crash may have left half written ends here; a blank line does no harm
+        std::string shape;
+        for (int size : state_shape) shape += (shape.empty() ? "" : ",") + std::to_string(size);
+        put_line("{\"format\":\"movelist/1\",\"state_shape\":[" + shape + "],\"state_dtype\":\"" + state_dtype + "\"");
     }
 
     // Starts an episode; one that was not ended is forgotten.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import tyro
 
-from movelist.core.errors import DataError
+from movelist.core.errors import DataError, SettingsError
 from movelist.core.settings import PlaySettings, RecordSettings
 
 if TYPE_CHECKING:
-    from movelist.data.record_rules import Problem
+    from movelist.data.record_format import Widths
+    from movelist.data.record_rules import Columns, Problem
+    from movelist.data.store import StoreWriter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +41,10 @@ class Record(RecordSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Convert:
-    """Turn recordings into a store of ready tensors, or into a recording of the other format."""
+    """Turn recordings into a store of ready tensors, or recordings and stores into a recording of the other format."""
 
     paths: tyro.conf.Positional[tuple[Path, ...]]
-    """Recordings, or folders of them."""
+    """Recordings, folders of them, or stores."""
 
     out: Path
     """A store to make or to add to; or a new recording, if the name ends in .jsonl, .jsonl.gz or .arrows."""
@@ -66,6 +68,7 @@ def run(command: DataCommand) -> int:
 
 def _check(command: Check) -> int:
     from movelist.data import recordings
+    from movelist.data.record_rules import Problem
     from movelist.data.store import Store, is_store
     from movelist.play.survey import Survey
 
@@ -79,8 +82,17 @@ def _check(command: Check) -> int:
     files = recordings.find([path for path in command.paths if path not in stores]) if _others(command, stores) else []
     for file in files:
         survey.files += 1
-        for columns in recordings.read(file, report=survey.problem, strict=command.strict):
-            survey.add(columns)
+        try:
+            for columns in recordings.read(file, report=survey.problem, strict=command.strict):
+                survey.add(columns)
+        except DataError as error:
+            if command.strict:
+                raise
+            survey.problem(
+                Problem(
+                    kind="unreadable", file=str(file), place="all of it", what=error.what, got=error.got, do=error.do
+                )
+            )
     if files and command.json:
         print(json.dumps(survey.to_json(), allow_nan=False))
     elif files:
@@ -136,41 +148,70 @@ def _record(command: Record) -> int:
 
 def _convert(command: Convert) -> int:
     from movelist.data import recordings
-    from movelist.data.record_format import Widths
-    from movelist.data.store import StoreWriter
+    from movelist.data.store import StoreWriter, is_store
 
-    files = recordings.find(command.paths)
     to_file = recordings.is_recording(command.out)
     if to_file and command.out.exists():
         raise DataError("the recording is there already", got=str(command.out), do="Choose another with --out.")
+    stores = [path for path in command.paths if is_store(path)]
+    if stores and not to_file:
+        raise SettingsError("a store becomes a recording, not a store", got=str(command.out), where=str(stores[0]),
+                            do="Give --out a name that ends in .jsonl, .jsonl.gz or .arrows.")  # fmt: skip
+    others = [path for path in command.paths if path not in stores]
+    files = recordings.find(others) if others else []
     store = None if to_file else StoreWriter(command.out, keep_forced=command.keep_forced)
     writer = recordings.writer(command.out) if to_file else None
-    widths: Widths | None = store.widths if store else None
     problems: list[Problem] = []
     count = 0
-    for file in files:
-        if store:
-            store.begin(file)
-        for columns in recordings.read(file, expected=widths, report=problems.append, strict=command.strict):
-            widths = columns.widths
+    try:
+        for columns in _all_columns(command, stores, files, store, problems):
             count += len(columns)
             if store:
                 store.add(columns)
             elif writer:
                 writer.write(columns)
-    lost = [problem for problem in problems if not problem.harmless]
-    for problem in lost[:3]:
-        _say(f"left out: {problem}")
+        lost = [problem for problem in problems if not problem.harmless]
+        for problem in lost[:3]:
+            _say(f"left out: {problem}")
+        if not count:
+            raise DataError("nothing in the recordings can be used", where=", ".join(map(str, command.paths)),
+                            do=f"movelist check {command.paths[0]} says why.")  # fmt: skip
+    except BaseException:  # half a recording looks like a whole one
+        if writer:
+            writer.close()
+            command.out.unlink()
+        raise
     if writer:
         writer.close()
-    if not count:
-        raise DataError("nothing in the recordings can be used", where=", ".join(map(str, command.paths)),
-                        do=f"movelist check {command.paths[0]} says why.")  # fmt: skip
     total = store.commit() if store else count
     _say(f"{count:,} episodes converted, {len(lost):,} bad records left out; {command.out} holds {total:,} episodes.")
     if store:
         _say(f"Next: movelist train --data {command.out}")
     return 0
+
+
+def _all_columns(
+    command: Convert, stores: Sequence[Path], files: Sequence[Path], store: StoreWriter | None, problems: list[Problem]
+) -> Iterator[Columns]:
+    """Everything that is to be converted, all of one width; files are noted in the store as their turn comes."""
+    from movelist.data import recordings
+    from movelist.data.store import Store
+
+    widths: Widths | None = store.widths if store else None
+    for path in stores:
+        opened = Store(path)
+        if widths is not None and (difference := widths.difference(opened.widths)):
+            field, expected, got = difference
+            raise DataError("the stores differ", got=f"{field} {got}", expected=expected, where=str(path))
+        widths = opened.widths
+        yield from opened.recorded()
+        opened.close()
+    for file in files:
+        if store:
+            store.begin(file)
+        for columns in recordings.read(file, expected=widths, report=problems.append, strict=command.strict):
+            widths = columns.widths
+            yield columns
 
 
 def _say(text: str) -> None:

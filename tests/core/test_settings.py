@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from movelist.core import settings
+from movelist.core.benchmark_settings import BenchmarkSettings
 from movelist.core.errors import SettingsError
 from movelist.core.settings import (
     DataSettings,
     MatchSettings,
     ModelSettings,
     PlaySettings,
+    RecordSettings,
     RunSettings,
     TrainSettings,
     UpdateSettings,
@@ -61,6 +63,8 @@ def test_the_defaults_are_good_and_cannot_be_changed(kind):
         (PlaySettings, "rollout_workers", -1, "at least 0"),
         (PlaySettings, "rollout_workers", 61, "at most 60"),
         (RunSettings, "total_steps", 0, "at least 1"),
+        (BenchmarkSettings, "num_episodes", 0, "at least 1"),
+        (BenchmarkSettings, "cpu_time", True, "--num_threads 1 and --device cpu with it"),
         (RunSettings, "num_threads", 0, "at least 1"),
         (RunSettings, "save_every", 0, "at least 1"),
         (RunSettings, "keep_checkpoints", 0, "at least 1"),
@@ -92,11 +96,37 @@ def test_a_value_out_of_range_is_refused_by_name(kind, name, value, expected):
         (UpdateSettings, "gamma", "1"),
         (RunSettings, "device", "gpu"),
         (RunSettings, "seed", 1.5),
+        (RunSettings, "total_steps", "all"),
+        (RunSettings, "total_steps", 10.0),
+        (BenchmarkSettings, "num_episodes", "200"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused_by_name(kind, name, value):
     with pytest.raises(SettingsError, match=f"^--{name} cannot be used: "):
         kind(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "command"),
+    [
+        (PlaySettings, {"num_games": 0}, "train"),
+        (MatchSettings, {"num_games": 0}, "match"),
+        (RecordSettings, {"out": Path("a.jsonl"), "episodes": 0}, "record"),
+        (RecordSettings, {"out": "a.jsonl"}, "record"),
+        (BenchmarkSettings, {"batch_sizes": (1,)}, "benchmark"),
+    ],
+)
+def test_the_help_named_is_that_of_the_command(kind, values, command):
+    with pytest.raises(SettingsError, match=f"movelist {command} --help explains each flag"):
+        kind(**values)
+
+
+def test_total_steps_that_nobody_gave_differ_from_the_same_number_given():
+    assert RunSettings().step_goal == RunSettings(total_steps=500_000).step_goal == 500_000
+    assert RunSettings() != RunSettings(total_steps=500_000)
+    assert RunSettings(total_steps=None).step_goal is None
+    with pytest.raises(SettingsError, match="got all, expected int or auto or None"):
+        RunSettings(total_steps="all")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from movelist.data.episode import HUMAN, OTHER, POLICY
 from movelist.data.loader import RecordedSource, RecordingStream, StoreStream
 from movelist.data.record_rules import columns_of
 from movelist.data.store import Store, StoreWriter
-from movelist.data.watch import WatchStream
+from movelist.data.watch import FINGERPRINT_BYTES, WatchStream
 from recorded import play, read_all, record, write_lines
 
 EVERYBODY = frozenset({POLICY, HUMAN, OTHER})
@@ -127,13 +127,32 @@ def test_nothing_usable_is_an_error_with_the_first_problem(tmp_path):
         recording_source([bad])
 
 
+def test_files_that_came_or_went_between_two_parts_of_a_run(tmp_path):
+    files = files_of(tmp_path, count=4, each=40)
+    source = recording_source(files)
+    seen = [n for _ in range(3) for n in numbers(source.collect(None, 10))]
+    while source.state_dict()["file"] < 1:
+        seen += numbers(source.collect(None, 10))
+    state = json.loads(json.dumps(source.state_dict()))
+    source.close()
+    new = numbered(tmp_path / "00.jsonl", 160, 8)  # before all others by name
+    resumed = recording_source([new, *files[1:]])
+    resumed.load_state_dict(state)
+    seen += [n for rollout in drain(resumed, 10) for n in rollout]
+    assert sorted(seen) == list(range(168))
+    gone = recording_source([new, *files[:3]])
+    gone.load_state_dict(state)
+    with pytest.raises(DataError, match=r"that this training still needs is gone: got .*3\.jsonl"):
+        drain(gone, 10)
+
+
 # ---------------------------------------------------------------------- watching
 
 
-def watch_source(folder, state=None):
+def watch_source(folder, state=None, report=None):
     (columns,), _ = read_all(write_lines(folder.parent / "widths.jsonl", record()))
     deadline = time.monotonic() + 2
-    stream = WatchStream(folder, keep_forced=False, widths=columns.widths)
+    stream = WatchStream(folder, keep_forced=False, widths=columns.widths, report=report)
     source = RecordedSource(stream, learn_from=EVERYBODY, keep_going=lambda: time.monotonic() < deadline)
     source.load_state_dict(state or {})
     return source
@@ -166,6 +185,18 @@ def test_a_watched_folder_uses_each_episode_once_across_restarts(tmp_path):
     assert source.stream.used_up(source.state_dict()) == [str(folder / "a.jsonl"), str(folder / "c.arrows")]
 
 
+def test_a_file_of_another_game_is_not_listed_as_used_up(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    write_lines(folder / "a.jsonl", record(game="chess"))
+    numbered(folder / "b.jsonl", 0, 8)
+    source = watch_source(folder)
+    source.collect(None, 8)
+    assert not len(source.collect(None, 8))
+    source.close()
+    assert source.stream.used_up(source.state_dict()) == [str(folder / "b.jsonl")]
+
+
 def test_a_file_written_anew_under_an_old_name_is_read(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
@@ -178,6 +209,73 @@ def test_a_file_written_anew_under_an_old_name_is_read(tmp_path):
     seen += numbers(source.collect(None, 8))
     source.close()
     assert sorted(seen) == [*range(8), *range(30, 38)]
+
+
+def test_a_file_that_becomes_shorter_is_not_read_again(tmp_path):
+    folder, said = tmp_path / "in", []
+    folder.mkdir()
+    whole = numbered(folder / "a.jsonl", 0, 32).read_bytes()
+    assert len(whole) > 3 * FINGERPRINT_BYTES
+    source = watch_source(folder)
+    seen = numbers(source.collect(None, 32))
+    source.close()
+    source = watch_source(folder, source.state_dict(), report=said.append)
+    (folder / "a.jsonl").write_bytes(whole[: len(whole) // 2])
+    assert not len(source.collect(None, 8)) and sorted(seen) == list(range(32))
+    source.close()
+    (problem,) = said
+    assert "became shorter" in str(problem) and "a.jsonl" in str(problem)
+
+
+@pytest.mark.parametrize("longer", [0, 8])
+def test_a_file_of_which_only_the_header_was_seen_is_known_by_more_later(tmp_path, longer):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    header = b'{"format":"movelist/1","state_shape":[2],"state_dtype":"float32"}\n'
+    (folder / "a.jsonl").write_bytes(header)
+    source = watch_source(folder)
+    assert not len(source.collect(None, 8))
+    source.close()
+    for first, count in ((0, 8), (20, 8 + longer)):
+        lines = numbered(tmp_path / "lines.jsonl", first, count).read_bytes()
+        (folder / "a.jsonl").write_bytes(header + lines)
+        source = watch_source(folder, source.state_dict())
+        assert sorted(numbers(source.collect(None, count))) == list(range(first, first + count))
+        source.close()
+
+
+def test_a_file_or_folder_that_vanishes_is_waited_for(tmp_path, monkeypatch):
+    folder = tmp_path / "in"
+    (folder / "sub").mkdir(parents=True)
+    numbered(folder / "a.jsonl", 0, 8)
+    numbered(folder / "sub" / "b.jsonl", 8, 8)
+    real, listed = Path.rglob, []
+
+    def vanishing(self, pattern):
+        found = list(real(self, pattern))
+        listed.append(self)
+        if len(listed) == 1:
+            raise FileNotFoundError(2, "a folder was deleted")
+        if len(listed) == 2:  # deleted between the look and the reading
+            (folder / "a.jsonl").rename(tmp_path / "a.jsonl")
+        if len(listed) == 3:
+            (tmp_path / "a.jsonl").rename(folder / "a.jsonl")
+        return iter(found)
+
+    monkeypatch.setattr(Path, "rglob", vanishing)
+    source = watch_source(folder)
+    assert sorted(numbers(source.collect(None, 16))) == list(range(16))
+    source.close()
+
+
+def test_two_runs_may_watch_one_folder(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    numbered(folder / "a.jsonl", 0, 16)
+    one, other = watch_source(folder), watch_source(folder)
+    assert numbers(one.collect(None, 16)) == numbers(other.collect(None, 16)) == list(range(16))
+    one.close()
+    other.close()
 
 
 def test_a_locked_file_is_tried_again(tmp_path, monkeypatch):

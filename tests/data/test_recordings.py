@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from movelist.core.errors import DataError
 from movelist.data import recordings
 from movelist.data.record_rules import LOOKING_BACK, LOOKING_ON, columns_of, join
-from recorded import EXAMPLE, assert_equal, play, read_all, record, with_step, write_lines
+from recorded import EXAMPLE, assert_equal, play, read_all, record, with_all_fields, with_step, write_lines
 
 FORMATS = [".jsonl", ".jsonl.gz", ".arrows"]
 IDS = [0, 1, -1, 2**53 + 1, 2**62 + 3, 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 2**63 + 1025]
@@ -59,25 +58,7 @@ def test_lists_of_rewards_look_on_and_need_no_returns(tmp_path):
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("form", [LOOKING_BACK, LOOKING_ON, 0])
 def test_both_formats_give_back_every_field(tmp_path, ending, form):
-    episodes = play(40)
-    columns = columns_of(episodes, "leduc_poker", np.arange(80).reshape(40, 2) - 1)
-    steps = columns.raw.num_steps
-    log_prob = np.where(np.arange(steps) % 3 == 0, np.nan, columns.raw.log_prob_N).astype(np.float32)
-    final = np.random.default_rng(0).random((40, 2, columns.widths.state_size)).astype(np.float32)
-    truncated = np.arange(40) % 4 == 0
-    raw = replace(columns.raw, log_prob_N=log_prob, truncated_E=truncated,
-                  final_state_EPS=np.where(truncated[:, None, None], final, 0).astype(np.float32))  # fmt: skip
-    extra = {"critic_state_NC": np.random.default_rng(1).random((steps, 3)).astype(np.float32)}
-    extra["feature_AF"] = np.random.default_rng(2).random((raw.num_actions, 2)).astype(np.float32)
-    reward_NP = None
-    if form != LOOKING_BACK:
-        raw = replace(raw, reward_N=np.full(steps, np.nan))
-    if form == LOOKING_ON:
-        reward_NP = np.zeros((steps, 2))
-        reward_NP[raw.episode_offsets[1:] - 1] = raw.return_EP
-    columns = replace(columns, raw=raw, reward_NP=reward_NP, has_final_E=truncated,
-                      reward_form_E=np.full(40, form, np.int8),
-                      widths=replace(columns.widths, critic_size=3, feature_size=2), **extra)  # fmt: skip
+    columns = with_all_fields(form)
     parts, problems = read_all(write(tmp_path / f"a{ending}", columns))
     assert not problems
     assert_equal(columns, join(parts))
@@ -222,6 +203,25 @@ def test_a_header_says_shape_and_dtype(tmp_path):
     assert problems[0].kind == "header" and "float16" in str(problems[0])
 
 
+@pytest.mark.parametrize("cut", [1, 40, 2000])
+def test_a_writer_that_goes_on_after_a_crash_costs_what_was_half_written(tmp_path, cut):
+    path = write(tmp_path / "a.jsonl", columns_of(play(8), "leduc_poker"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) - cut])
+    before = sum(map(len, read_all(path)[0]))
+    write(path, columns_of(play(8, seed=1), "leduc_poker"))
+    parts, problems = read_all(path)
+    assert sum(map(len, parts)) == before + 8 and len(problems) == (cut > 1)
+
+
+def test_a_damaged_header_is_named(tmp_path):
+    path = write(tmp_path / "a.jsonl", columns_of(play(3), "leduc_poker"))
+    path.write_bytes(path.read_bytes().replace(b'"state_dtype":"float32"', b'"state_dtype":"float16"', 1))
+    (columns,), (problem,) = read_all(path)
+    assert problem.kind == "checksum" and f"{path}, line 1" in str(problem) and not problem.harmless
+    assert len(columns) == 3 and columns.raw.state_NS.dtype == np.float32
+
+
 def test_two_games_without_an_end_between_them_are_no_long_game(tmp_path):
     parts, _ = read_all(write_lines(tmp_path / "a.jsonl", record(), record(returns=[5, -5])))
     path = write(tmp_path / "a.arrows", parts[0])
@@ -330,6 +330,28 @@ def test_a_damaged_archive_gives_its_beginning(tmp_path):
     path.write_bytes(gzip.compress(json.dumps(record()).encode() + b"\n") + b"\x00" * 50)
     (columns,), (problem,) = read_all(path)
     assert len(columns) == 1 and problem.kind == "damaged" and not problem.harmless
+
+
+def test_a_file_under_the_wrong_name_or_in_the_wrong_encoding_is_told_how_to_be(tmp_path):
+    line = json.dumps(record()).encode() + b"\n"
+    for name, content, cure in (
+        ("a.jsonl", gzip.compress(line), "A compressed file's name ends in .jsonl.gz"),
+        ("a.jsonl", line.decode().encode("utf-16"), "Write UTF-8, not UTF-16"),
+        ("a.arrows", line, "Give it a name that ends in .jsonl"),
+        ("a.arrows", b"\xef\xbb\xbf" + line, "this is JSON"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        parts, problems = read_all(tmp_path / name)
+        assert not parts and cure in str(problems[0])
+
+
+@pytest.mark.parametrize("name", ["A.JSONL", "A.JSONL.GZ", "A.ARROWS"])
+def test_names_in_capitals_are_read_and_written(tmp_path, name):
+    write(tmp_path / name, columns_of(play(3), "leduc_poker"))
+    assert recordings.find([tmp_path]) == [tmp_path / name]
+    (columns,), problems = read_all(tmp_path / name)
+    assert not problems and len(columns) == 3
+    assert (gzip.decompress if name.endswith("GZ") else bytes)((tmp_path / name).read_bytes())
 
 
 def test_paths_that_are_no_recordings_are_named(tmp_path):

@@ -1,15 +1,17 @@
 """The store: equal to its recordings, whole or as before, and damage named."""
 
 import json
+import zlib
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from movelist.core.errors import DataError
 from movelist.data import store as store_module
-from movelist.data.record_rules import columns_of
+from movelist.data.record_rules import LOOKING_BACK, LOOKING_ON, NO_REWARD, columns_of, join
 from movelist.data.store import Store, StoreWriter
-from recorded import assert_equal, play, read_all, record, write_lines
+from recorded import assert_equal, play, read_all, record, with_all_fields, write_lines
 
 
 def make(path, *seeds, keep_forced=False):
@@ -18,6 +20,63 @@ def make(path, *seeds, keep_forced=False):
         writer.add(columns_of(play(20, seed=seed), "leduc_poker"))
         writer.commit()
     return Store(path)
+
+
+def store_of(path, *parts, keep_forced):
+    writer = StoreWriter(path, keep_forced=keep_forced)
+    for columns in parts:
+        writer.add(columns)
+    writer.commit()
+    return Store(path)
+
+
+@pytest.mark.parametrize("form", [LOOKING_BACK, LOOKING_ON, NO_REWARD])
+def test_a_store_with_forced_turns_gives_back_every_field(tmp_path, form):
+    columns = with_all_fields(form)
+    half = [columns.take(np.arange(20)), columns.take(np.arange(20, 40))]
+    made = store_of(tmp_path / "store", *half, keep_forced=True)
+    assert_equal(columns, join(list(made.recorded())))
+
+
+def test_returns_that_nobody_recorded_stay_so(tmp_path):
+    lists = record()
+    del lists["returns"]
+    for step, reward in zip(lists["steps"], [[0, 0], [2, 0], [-1, -1]], strict=True):
+        step["reward"] = reward
+    parts, _ = read_all(write_lines(tmp_path / "a.jsonl", lists, record()))
+    (back,) = store_of(tmp_path / "store", *parts, keep_forced=True).recorded()
+    assert_equal(join(parts), back)
+    assert np.isnan(back.raw.return_EP).tolist() == [[True, True], [False, False]]
+
+
+def test_a_store_of_decisions_gives_back_each_decision_with_the_same_credit(tmp_path):
+    columns = with_all_fields(LOOKING_ON)
+    (back,) = store_of(tmp_path / "store", columns, keep_forced=False).recorded()
+    decided = columns.episodes()
+    some_E = np.flatnonzero(np.diff(decided.episode_offsets) > 0)  # some games here are forced turns only
+    again = back.episodes(keep_forced=True)
+    np.testing.assert_allclose(again.reward_N, decided.take(some_E).reward_N, atol=1e-12)  # sums in another order
+    np.testing.assert_array_equal(again.action_id_A, decided.take(some_E).action_id_A)
+    keep_N = np.diff(columns.raw.action_offsets) > 1
+    np.testing.assert_array_equal(back.critic_state_NC, columns.critic_state_NC[keep_N])
+    keep_A = np.repeat(keep_N, np.diff(columns.raw.action_offsets))
+    np.testing.assert_array_equal(back.feature_AF, columns.feature_AF[keep_A])
+
+
+def test_a_store_of_the_first_version_is_read_and_added_to(tmp_path):
+    path = tmp_path / "store"
+    old = make(path, 1).take(np.arange(20))
+    manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    tensors = load_file(path / "shard-000000.safetensors")
+    save_file({n: t for n, t in tensors.items() if n != "has_final_E"}, path / "shard-000000.safetensors")
+    content = (path / "shard-000000.safetensors").read_bytes()
+    manifest["shards"][0] |= {"num_bytes": len(content), "crc32": f"{zlib.crc32(content):08x}"}
+    manifest["format"] = "movelist-store/1"
+    (path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert_equal(Store(path).take(np.arange(20)).episodes, old.episodes)
+    both = make(path, 2)
+    assert json.loads((path / "manifest.json").read_text(encoding="utf-8"))["format"] == "movelist-store/2"
+    assert sum(map(len, both.recorded())) == sum(len(columns) for columns in make(tmp_path / "new", 1, 2).recorded())
 
 
 @pytest.mark.parametrize("keep_forced", [True, False])

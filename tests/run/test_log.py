@@ -105,6 +105,21 @@ def test_one_line_of_progress():
     assert progress_text(0, {**METRICS, "charts/seconds_left": 3600.0}).startswith("update 3  1:00:00 left")
 
 
+def test_progress_of_recorded_policies_is_shown_by_version_and_opponent():
+    recorded = {
+        "data/policy_version": 12.0,
+        "data/win_rate_against_itself": 0.5,
+        "data/win_rate_against_human": 0.55,
+        "data/win_rate_against_other": 0.7,
+        "data/previous_policy_version": 11.0,
+        "data/previous_win_rate_against_human": 0.0,
+    }
+    text = progress_text(1, {**METRICS, **recorded})
+    assert "  recorded policy 12 beats human 55% (before 0%)  recorded policy 12 beats other 70%  1 steps" in text
+    assert "itself" not in text
+    assert "  recorded beats other 70%  " in progress_text(1, {**METRICS, "data/win_rate_against_other": 0.7})
+
+
 def test_a_narrow_terminal_shows_what_matters_most(tmp_path):
     console, text = terminal(no_color=True)
     console.width = 80

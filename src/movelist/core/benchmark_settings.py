@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
-from movelist.core.settings import _at_least, _require
+from movelist.core.checks import at_least, check_kinds, require
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkSettings:
     """Ways to score lists of legal actions, from one network call a step to movelist's, timed on this machine."""
+
+    command: ClassVar[str] = "benchmark"
+    """The command that has these flags."""
 
     game: str = "dou_dizhu"
     """The game whose steps are measured, played by random players."""
@@ -51,8 +54,9 @@ class BenchmarkSettings:
     that a clock would mostly measure the others."""
 
     def __post_init__(self) -> None:
+        check_kinds(self)
         alone = self.num_threads == 1 and self.device == "cpu"
-        _require(self, alone or not self.cpu_time, "cpu_time", "--num_threads 1 and --device cpu with it")
-        _at_least(self, 1, "num_episodes", "hidden_dim", "repetitions", "num_threads")
-        _at_least(self, 0, "seed")
-        _require(self, bool(self.batch_sizes) and min(self.batch_sizes) >= 2, "batch_sizes", "each at least 2")
+        require(self, alone or not self.cpu_time, "cpu_time", "--num_threads 1 and --device cpu with it")
+        at_least(self, 1, "num_episodes", "hidden_dim", "repetitions", "num_threads")
+        at_least(self, 0, "seed")
+        require(self, bool(self.batch_sizes) and min(self.batch_sizes) >= 2, "batch_sizes", "each at least 2")

@@ -5,63 +5,15 @@ The docstring under each field is its help text on the command line: what it doe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_type_hints
 
+from movelist.core.checks import above_zero, at_least, check_kinds, require
 from movelist.core.errors import SettingsError, nearest
 
-
-def _require(settings: object, good: bool, name: str, expected: str) -> None:
-    if not good:
-        # By name, for BenchmarkSettings stands in a module below this one.
-        kinds = {kind.__name__ for kind in type(settings).__mro__}
-        command = "match" if "MatchSettings" in kinds else "benchmark" if "BenchmarkSettings" in kinds else "train"
-        raise SettingsError(
-            f"--{name} cannot be used",
-            got=getattr(settings, name),
-            expected=expected,
-            do=f"movelist {command} --help explains each flag.",
-        )
-
-
-def _check_kinds(settings: object) -> None:
-    """Refuse values of another type than their field's: from Python anything can come in."""
-    for name, hint in get_type_hints(type(settings)).items():
-        _require(settings, _fits(getattr(settings, name), hint), name, _kind_name(hint))
-
-
-def _fits(value: object, hint: Any) -> bool:
-    parts = get_args(hint)
-    if get_origin(hint) is Literal:
-        return isinstance(value, str) and value in parts
-    if get_origin(hint) in (Union, UnionType):
-        return any(_fits(value, part) for part in parts)
-    if hint in (int, float):
-        return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-    return isinstance(value, get_origin(hint) or hint)
-
-
-def _kind_name(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(get_args(hint))}"
-    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return " or ".join("None" if part is type(None) else getattr(part, "__name__", str(part)) for part in parts)
-
-
-def _at_least(settings: object, minimum: float, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        _require(settings, value is None or (math.isfinite(value) and value >= minimum), name, f"at least {minimum}")
-
-
-def _above_zero(settings: object, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        _require(settings, value is None or (math.isfinite(value) and value > 0), name, "above 0")
+SELF_PLAY_STEPS = 500_000  # what total_steps "auto" means without --data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +32,10 @@ class ModelSettings:
     learned vectors, for ids that are small dense numbers. "auto" asks the game."""
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
-        _at_least(self, 1, "hidden_dim", "action_hidden_dim")
+        check_kinds(self)
+        at_least(self, 1, "hidden_dim", "action_hidden_dim")
         for name in ("hidden_dim", "action_hidden_dim"):
-            _require(self, (getattr(self, name) or 0) <= 1 << 16, name, "at most 65,536")
+            require(self, (getattr(self, name) or 0) <= 1 << 16, name, "at most 65,536")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,13 +116,13 @@ class UpdateSettings:
     0.05."""
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
-        _at_least(self, 1, "batch_size", "update_frequency", "epochs_per_update", "gradient_accumulation_steps")
-        _at_least(self, 1, "max_actions_per_minibatch")
-        _at_least(self, 0, "empty_cache_every", "lr", "ent_coef", "vf_coef")
-        _above_zero(self, "clip_range", "clip_range_vf", "max_grad_norm", "target_kl")
+        check_kinds(self)
+        at_least(self, 1, "batch_size", "update_frequency", "epochs_per_update", "gradient_accumulation_steps")
+        at_least(self, 1, "max_actions_per_minibatch")
+        at_least(self, 0, "empty_cache_every", "lr", "ent_coef", "vf_coef")
+        above_zero(self, "clip_range", "clip_range_vf", "max_grad_norm", "target_kl")
         for name in ("gamma", "gae_lambda"):
-            _require(self, 0 <= getattr(self, name) <= 1, name, "0 to 1")
+            require(self, 0 <= getattr(self, name) <= 1, name, "0 to 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,10 +144,10 @@ class PlaySettings:
     to the number of cores."""
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
-        _at_least(self, 1, "num_games", "max_turns")
-        _at_least(self, 0, "rollout_workers")
-        _require(self, self.rollout_workers <= 60, "rollout_workers", "at most 60")  # Windows waits for 63 at once
+        check_kinds(self)
+        at_least(self, 1, "num_games", "max_turns")
+        at_least(self, 0, "rollout_workers")
+        require(self, self.rollout_workers <= 60, "rollout_workers", "at most 60")  # Windows waits for 63 at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,8 +160,9 @@ class RunSettings:
     resume: Path | None = None
     """Folder of a run to continue, with that run's own settings. total_steps and max_seconds may be given anew."""
 
-    total_steps: int | None = 500_000
-    """Stop after this many steps (decisions trained on), at the end of an update. None never stops for steps."""
+    total_steps: int | Literal["auto"] | None = "auto"
+    """Stop after this many steps (decisions trained on), at the end of an update. "auto" is 500,000 in self-play and no
+    limit with --data, where the data end the training. None never stops for steps."""
 
     max_seconds: float | None = None
     """Stop after this many seconds of training, at the end of an update. None never stops for time."""
@@ -236,12 +189,18 @@ class RunSettings:
     """Write TensorBoard events beside metrics.jsonl."""
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
-        _at_least(self, 1, "total_steps", "num_threads", "save_every", "keep_checkpoints")
-        _at_least(self, 0, "eval_games", "seed")
-        _require(self, self.seed < 1 << 63, "seed", "at most 2^63 - 1")
-        _require(self, (self.num_threads or 0) <= 1024, "num_threads", "at most 1024")  # OpenMP crashes far above
-        _above_zero(self, "max_seconds")
+        check_kinds(self)
+        require(self, self.step_goal is None or self.step_goal >= 1, "total_steps", "at least 1")
+        at_least(self, 1, "num_threads", "save_every", "keep_checkpoints")
+        at_least(self, 0, "eval_games", "seed")
+        require(self, self.seed < 1 << 63, "seed", "at most 2^63 - 1")
+        require(self, (self.num_threads or 0) <= 1024, "num_threads", "at most 1024")  # OpenMP crashes far above
+        above_zero(self, "max_seconds")
+
+    @property
+    def step_goal(self) -> int | None:
+        """total_steps as a number, or None for no end."""
+        return SELF_PLAY_STEPS if self.total_steps == "auto" else self.total_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +209,7 @@ class DataSettings:
 
     data: tuple[Path, ...] = ()
     """Recordings (.jsonl, .jsonl.gz, .arrows), folders of them, or one store made by movelist convert. They decide when
-    training ends; the default of total_steps does not count then."""
+    training ends, unless total_steps is given."""
 
     data_passes: int = 1
     """How often each recorded episode is used. More passes learn from data that the policy has left behind. Usual: 1 to
@@ -278,12 +237,12 @@ class DataSettings:
     or "sentis15" policy-VERSION.onnx, too; then latest.json, which names them."""
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
-        _at_least(self, 1, "data_passes")
-        _at_least(self, 0, "max_policy_lag")
+        check_kinds(self)
+        at_least(self, 1, "data_passes")
+        at_least(self, 0, "max_policy_lag")
         for name in ("watch", "imitate"):
-            _require(self, bool(self.data) or not getattr(self, name), name, "to be given together with --data")
-        _require(self, len(self.data) == 1 or not self.watch, "watch", "one folder as --data")
+            require(self, bool(self.data) or not getattr(self, name), name, "to be given together with --data")
+        require(self, len(self.data) == 1 or not self.watch, "watch", "one folder as --data")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,7 +260,7 @@ class TrainSettings:
     recorded: DataSettings = field(default_factory=DataSettings)
 
     def __post_init__(self) -> None:
-        _require(self, self.game is None or isinstance(self.game, str), "game", "text")
+        require(self, self.game is None or isinstance(self.game, str), "game", "text")
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> TrainSettings:
@@ -344,6 +303,9 @@ def _groups() -> dict[str, type]:
 class MatchSettings:
     """How a match is played."""
 
+    command: ClassVar[str] = "match"
+    """The command that has these flags."""
+
     num_games: int = 1_000
     """Games to play; rounded up so that every seat gets the same number."""
 
@@ -354,14 +316,17 @@ class MatchSettings:
     """Always play the likeliest action; otherwise draw by probability."""
 
     def __post_init__(self) -> None:
-        _check_kinds(self)
-        _at_least(self, 1, "num_games")
-        _at_least(self, 0, "seed")
+        check_kinds(self)
+        at_least(self, 1, "num_games")
+        at_least(self, 0, "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSettings:
     """What is recorded."""
+
+    command: ClassVar[str] = "record"
+    """The command that has these flags."""
 
     out: Path
     """File to write: .jsonl, .jsonl.gz or .arrows."""
@@ -382,5 +347,6 @@ class RecordSettings:
     """Of the games' chance and of the players' draws."""
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "episodes")
-        _at_least(self, 0, "seed")
+        check_kinds(self)
+        at_least(self, 1, "episodes")
+        at_least(self, 0, "seed")

@@ -142,8 +142,8 @@ def _matrix(column: Any, width: int, dtype: Any) -> Array:
     return full
 
 
-def columns_of_rows(rows: dict[str, Any], offsets: Array, widths: Widths, ordinal_E: Array, line_E: Array) -> Columns:
-    """Rows of whole episodes as columns."""
+def columns_of_rows(rows: dict[str, Any], offsets: Array, widths: Widths, places: dict[str, Array]) -> Columns:
+    """Rows of whole episodes as columns; `places` are Columns' ordinal_E, line_E and next_E4."""
     players, size, dtype = widths.num_players, widths.state_size, DTYPES[widths.state_dtype]
     num_rows = int(offsets[-1])
     last = pa.array(offsets[1:] - 1)
@@ -156,7 +156,7 @@ def columns_of_rows(rows: dict[str, Any], offsets: Array, widths: Widths, ordina
     reward_N = np.full(num_rows, np.nan) if lists or reward is None else _numbers(reward)
     given_N = np.zeros(num_rows, bool) if reward is None else reward.is_valid().to_numpy(zero_copy_only=False)
     given_E = np.maximum.reduceat(given_N, offsets[:-1])
-    final_EPS, has_final_E = None, np.zeros(len(ordinal_E), bool)
+    final_EPS, has_final_E = None, np.zeros(len(last), bool)
     if "final_states" in ends and ends["final_states"].null_count < len(last):
         has_final_E = ends["final_states"].is_valid().to_numpy(zero_copy_only=False)
         final_EPS = np.zeros((len(last), players, size), dtype)
@@ -194,9 +194,7 @@ def columns_of_rows(rows: dict[str, Any], offsets: Array, widths: Widths, ordina
         reward_form_E=np.where(given_E, LOOKING_ON if lists else LOOKING_BACK, NO_REWARD).astype(np.int8),
         has_final_E=has_final_E,
         version_EP=version.reshape(-1, players),
-        ordinal_E=ordinal_E,
-        line_E=line_E,
-        end_E=np.zeros(len(ordinal_E), np.int64),
+        **places,
         critic_state_NC=_matrix(rows["critic_state"], widths.critic_size, np.float32) if widths.critic_size else None,
         feature_AF=None if features is None else _matrix(features, widths.feature_size, np.float32),
     )

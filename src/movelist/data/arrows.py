@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from movelist.data.arrow_columns import (
     metadata,
     null_rows,
 )
+from movelist.data.arrow_frames import Frame, content, frame_at, frames
 from movelist.data.episode import offsets_of
 from movelist.data.record_format import Widths
 from movelist.data.record_rules import Columns, Position, Problem
@@ -28,77 +29,128 @@ from movelist.data.record_rules import Columns, Position, Problem
 Array = NDArray[Any]
 Report = Callable[[Problem], None]
 ENDS = ["terminated", "truncated"]
-# What Arrow raises for bytes that make no stream; a length that was damaged may ask for more memory than there is.
+# What Arrow raises for bytes that make no message; a length that was damaged may ask for more memory than there is.
 BROKEN = (pa.ArrowException, OSError, MemoryError, ValueError, KeyError, TypeError, OverflowError, NotImplementedError)
-_TAIL = ("expected to be able to read", "expected to read", "unexpected end", "but only read", "eos")
+_ANEW = "Copy the file anew from where it was written."
 
 
 def read_arrows(path: Path, start: Position, expected: Widths | None, report: Report) -> Iterator[Columns]:
     """Read a file's episodes, unchecked but of one width. Arguments and errors as in `jsonl.read_jsonl`."""
-    reader = _Reader(str(path), start.ordinal, expected, report)
     # Not memory-mapped: pages of a mapped file count as the process's memory, and Windows would lock the file.
-    with pa.OSFile(str(path), "rb") as file:
-        size = file.size()
-        while file.tell() < size and not reader.stopped:
-            yield from reader.stream(file, size)
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        reader = _Reader(file, str(path), start, expected, report)
+        for frame in frames(file, start.offset, size):
+            yield from reader.take(frame)
+            if reader.stopped:
+                return
+        reader.finish()
 
 
 class _Reader:
     """Turns the batches of one file into columns."""
 
-    def __init__(self, file: str, skip: int, expected: Widths | None, report: Report) -> None:
-        self.file, self.skip, self.widths, self.report = file, skip, expected, report
-        self.row = self.ordinal = 0
+    def __init__(self, file: IO[bytes], name: str, start: Position, expected: Widths | None, report: Report) -> None:
+        self.bytes, self.file, self.widths, self.report = file, name, expected, report
+        # Without a byte to begin at, a position says only how many episodes are done with.
+        self.skip = 0 if start.offset else start.ordinal
+        self.ordinal, self.row = (start.ordinal, start.line) if start.offset else (0, 0)
+        self.done_rows = start.skip  # of the next batch
         self.pending: list[pa.RecordBatch] = []
-        self.stopped = False
+        self.after_gap = self.stopped = False
+        self.schema: pa.Schema | None = None
+        self.stream: tuple[int, tuple[int, ...], str, str] = (0, (), "", "")  # where its schema begins; what that says
+        if start.offset:
+            opened = frame_at(file, start.stream, file.seek(0, 2))
+            self._open(opened if opened is not None else Frame("lost", start.stream, start.offset))
 
-    def stream(self, file: Any, size: int) -> Iterator[Columns]:
-        """One stream of the file."""
+    def take(self, frame: Frame) -> Iterator[Columns]:
+        """The episodes that end in this stretch of the file."""
+        if frame.kind == "schema":
+            if self.pending:
+                self._tell("no end", "an episode has no end", "end", do="Write `end` in the row of each last step.")
+                self._drop_pending()
+            self._open(frame)
+        elif frame.kind == "batch" and self.schema is not None:
+            try:
+                batch = pa.ipc.read_record_batch(self._message(frame), self.schema)
+                batch.validate(full=True)  # offsets that point outside, before anything follows them
+            except BROKEN as error:
+                self._lost(frame, got=str(error).split("\n")[0] or type(error).__name__)
+                return
+            yield from self._batch(batch, frame)
+        elif frame.kind == "lost":
+            self._lost(frame)
+        elif frame.kind == "unfinished":
+            self._tell("unfinished", "the file ends within a batch; it is read once it is whole", "the batch",
+                       harmless=True)  # fmt: skip
+
+    def finish(self) -> None:
+        """The file is read."""
         if self.pending:
-            self._tell("no end", "an episode has no end", "end", do="Write `end` in the row of each last step.")
-            self.pending, self.ordinal = [], self.ordinal + 1
-        try:
-            reader = pa.ipc.open_stream(file)
-            shape, dtype, game = metadata(reader.schema)
-            check_schema(reader.schema)
-        except DataError as error:
-            self._stop("header", error.what, str(error.where), got=error.got, expected=error.expected)
-            return
-        except BROKEN as error:
-            self._broken(error)
-            return
-        while (batch := self._next(reader)) is not None:
-            yield from self._batch(batch, shape, dtype, game)
-        if self.pending and not self.stopped and file.tell() >= size:
             self._tell("unfinished", "the last episode is not finished; it is read once it is", "end", harmless=True)
 
-    def _next(self, reader: Any) -> pa.RecordBatch | None:
-        try:
-            batch = reader.read_next_batch()
-            batch.validate(full=True)  # offsets that point outside, before anything follows them
-            return batch
-        except StopIteration:
-            return None
-        except BROKEN as error:
-            self._broken(error)
-            return None
+    def _message(self, frame: Frame) -> Any:
+        return pa.ipc.read_message(pa.py_buffer(content(self.bytes, frame)))
 
-    def _batch(self, batch: pa.RecordBatch, shape: tuple[int, ...], dtype: str, game: str) -> Iterator[Columns]:
+    def _open(self, frame: Frame) -> None:
+        """A stream begins; if its schema cannot be used, nothing of it can."""
+        self.schema, self.after_gap = None, False
+        try:
+            if frame.kind != "schema":
+                raise ValueError("no schema")
+            schema = pa.ipc.read_schema(self._message(frame))
+            self.stream = (frame.start, *metadata(schema))
+            check_schema(schema)
+            self.schema = schema
+        except DataError as error:
+            self._tell("header", error.what, str(error.where), got=error.got, expected=error.expected)
+        except BROKEN as error:
+            what = "the schema of a stream is damaged, so nothing of the stream can be read"
+            self._lost(frame, got=str(error).split("\n")[0], what=what)
+
+    def _lost(self, frame: Frame, *, got: str | None = None, what: str = "the file is damaged") -> None:
+        """Bytes that cannot be read, and the episode that began before them."""
+        kind, what, do = "damaged", f"{what}, {frame.end - frame.start:,} bytes", _ANEW
+        if frame.start == 0 and (other := _other_format(self.bytes)):
+            self.stopped, kind, (what, do) = True, "header", other
+        self.report(Problem(kind=kind, file=self.file, place=f"byte {frame.start}", what=what, got=got,
+                            field="the batch", do=do))  # fmt: skip
+        self.after_gap, self.done_rows = True, 0
+        self._drop_pending()
+
+    def _drop_pending(self) -> None:
+        self.ordinal += bool(self.pending)
+        self.row += sum(map(len, self.pending))
+        self.pending = []
+
+    def _batch(self, batch: pa.RecordBatch, frame: Frame) -> Iterator[Columns]:
         """All episodes that end in this batch."""
+        whole, done, self.done_rows = len(batch), self.done_rows, 0
+        batch = batch.slice(done)
         ends = np.flatnonzero(batch.column("end").is_valid().to_numpy(zero_copy_only=False))
         if not len(ends):
             self.pending.append(batch)
             return
         cut = int(ends[-1]) + 1
         table = pa.Table.from_batches([*self.pending, batch.slice(0, cut)]).combine_chunks()
+        before = sum(map(len, self.pending)) - done  # rows of this table that stand before this batch
         self.pending = [batch.slice(cut)] if cut < len(batch) else []
         rows = {name: table.column(name).chunk(0) for name in table.column_names}
-        yield from self._rows(rows, table.num_rows, shape, dtype, game)
-        self.row += table.num_rows
 
-    def _rows(
-        self, rows: dict[str, Any], num_rows: int, shape: tuple[int, ...], dtype: str, game: str
-    ) -> Iterator[Columns]:
+        def next_E4(stop_E: Array) -> Array:
+            """Where reading goes on after episodes that stop before these rows of the table."""
+            skip_E = stop_E - before
+            over_E = skip_E == whole
+            offset_E = np.where(over_E, frame.end, frame.start)
+            stream_E = np.full(len(stop_E), self.stream[0])
+            return np.stack([offset_E, self.row + stop_E, np.where(over_E, 0, skip_E), stream_E], axis=1)
+
+        yield from self._rows(rows, table.num_rows, next_E4)
+        self.row += table.num_rows
+        self.after_gap = False
+
+    def _rows(self, rows: dict[str, Any], num_rows: int, next_E4: Callable[[Array], Array]) -> Iterator[Columns]:
         has_end = rows["end"].is_valid().to_numpy(zero_copy_only=False)
         episode = rows["episode"]
         other = pc.fill_null(pc.not_equal(episode[1:], episode[:-1]), True).to_numpy(zero_copy_only=False)
@@ -106,7 +158,7 @@ class _Reader:
         last[:-1] |= other  # another number: what came before it is over, with an end or without
         edges = np.concatenate([[0], np.flatnonzero(last) + 1])
         starts, stops = edges[:-1], edges[1:]
-        faults = self._faults(rows, starts, stops, has_end, shape, dtype, game)
+        faults = self._faults(rows, starts, stops, has_end)
         first = self.ordinal
         self.ordinal += len(starts)
         good_E = np.array(
@@ -123,27 +175,23 @@ class _Reader:
             keep = np.concatenate([np.arange(starts[e], stops[e]) for e in good_E])
             rows = {name: column.take(pa.array(keep)) for name, column in rows.items()}
         counts = (stops - starts)[good_E]
-        columns = columns_of_rows(rows, offsets_of(counts), self.widths, first + good_E, self.row + starts[good_E])
+        places = {"ordinal_E": first + good_E, "line_E": self.row + starts[good_E], "next_E4": next_E4(stops[good_E])}
+        columns = columns_of_rows(rows, offsets_of(counts), self.widths, places)
         yield from self._sound(columns, rows)
 
-    def _faults(
-        self,
-        rows: dict[str, Any],
-        starts: Array,
-        stops: Array,
-        has_end: Array,
-        shape: tuple[int, ...],
-        dtype: str,
-        game: str,
-    ) -> dict[int, dict[str, Any]]:
+    def _faults(self, rows: dict[str, Any], starts: Array, stops: Array, has_end: Array) -> dict[int, dict[str, Any]]:
         """What keeps an episode from becoming columns, by its number here."""
         faults: dict[int, dict[str, Any]] = {}
+        _, shape, dtype, game = self.stream
 
         def fault(row: int, step: bool, kind: str, what: str, field: str, **facts: Any) -> None:
             e = int(np.searchsorted(stops, row, side="right"))
             place = {"step": row - int(starts[e])} if step else {}
             faults.setdefault(e, {"kind": kind, "what": what, "field": field, **place, **facts})
 
+        if self.after_gap and not ("crc32" in rows and rows["crc32"][int(stops[0]) - 1].is_valid):
+            fault(0, False, "damaged", "the beginning of an episode may be lost with the damage before it", "episode",
+                  do=_ANEW)  # fmt: skip
         for e in np.flatnonzero(~has_end[stops - 1]).tolist():
             fault(int(starts[e]), False, "no end", "an episode has no end, and another one follows", "end",
                   do="Write `end` in the row of each last step.")  # fmt: skip
@@ -209,23 +257,20 @@ class _Reader:
             self.report(Problem(kind="checksum", file=self.file, place=f"row {columns.line_E[e]}",
                                 ordinal=int(columns.ordinal_E[e]), field="crc32", what="the episode is damaged",
                                 got=f"{crc:08x}", expected=f"{expected:08x}",
-                                do="Copy the file anew from where it was written."))  # fmt: skip
+                                do=_ANEW))  # fmt: skip
         if good:
             yield columns if len(good) == len(columns) else columns.take(np.array(good))
 
-    def _broken(self, error: BaseException) -> None:
-        text = str(error).split("\n")[0] or type(error).__name__
-        if any(mark in text.lower() for mark in _TAIL):
-            self._tell("unfinished", "the file ends within a batch; it is read once it is whole", "the batch",
-                       got=text, harmless=True)  # fmt: skip
-            self.stopped = True
-            return
-        self._stop("damaged", "the file is damaged, and nothing can be read behind this place", "the batch", got=text,
-                   do="Copy the file anew from where it was written.")  # fmt: skip
-
-    def _stop(self, kind: str, what: str, field: str, **facts: Any) -> None:
-        self.stopped = True
-        self._tell(kind, what, field, **facts)
-
     def _tell(self, kind: str, what: str, field: str, **facts: Any) -> None:
         self.report(Problem(kind=kind, file=self.file, place=f"row {self.row}", what=what, field=field, **facts))
+
+
+def _other_format(file: IO[bytes]) -> tuple[str, str] | None:
+    """What a file is that is no Arrow stream, and what to do about it."""
+    file.seek(0)
+    head = file.read(6)
+    if head == b"ARROW1":
+        return "this is Arrow's file format", "Write the stream format, which has no footer."
+    if head.lstrip(b"\xef\xbb\xbf").startswith(b"{"):
+        return "this is JSON", "Give it a name that ends in .jsonl."
+    return None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from movelist.core.errors import DataError
 from movelist.data.record_format import FORMAT, Header, Record, Widths, check_header, line_crc
@@ -35,14 +35,14 @@ def read_jsonl(path: Path, start: Position, expected: Widths | None, report: Rep
     """
     reader = _Reader(str(path), expected, report)
     records: list[tuple[Record, dict[str, Any]]] = []
-    num_steps, ordinal, number, first = 0, start.ordinal, max(1, start.line), start.offset == 0
+    num_steps, ordinal, number = 0, start.ordinal, max(1, start.line)
     if start.offset:
         reader.header_of(path)
     for line, end, whole in reader.lines(path, start.offset):
         place = {"line": number, "end": end, "ordinal": ordinal}
         reader.last_line = number
-        kind = reader.kind(line, whole, first, place)
-        number, first = number + 1, False
+        kind = reader.kind(line, whole, place)
+        number += 1
         if kind == "record" and (record := reader.decode(line, whole, place)) is not None:
             records.append((record, place))
             num_steps += len(record.steps)
@@ -71,12 +71,12 @@ class _Reader:
             self._tell(bad, {"line": self.last_line + 1})
 
     def header_of(self, path: Path) -> None:
-        """Read the header of a file that is taken up in the middle."""
+        """Read the header of a file that is taken up in the middle; only broken and blank lines stand before one."""
         for line, _, whole in self.lines(path, 0):
-            self.kind(line, whole, True, {"line": 1})
-            return
+            if self.kind(line, whole, {"line": 1}) == "header" or (b'"steps"' in line and line.endswith(b"}")):
+                return
 
-    def kind(self, line: bytes, whole: bool, first: bool, place: dict[str, Any]) -> str:
+    def kind(self, line: bytes, whole: bool, place: dict[str, Any]) -> str:
         """ "blank", "header" or "record"; a header is taken in."""
         if not line.strip():
             return "blank"
@@ -84,14 +84,18 @@ class _Reader:
             return "record"
         try:
             header = msgspec.json.decode(line, type=Header)
+            _check_crc(line, header.crc32)
             shape, dtype = check_header(header, f"{self.file}, line {place['line']}")
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return "record"  # which it is not either, and decode says what is wrong with it
+        except Bad as bad:
+            self._tell(bad, place | {"ordinal": -1})
+            return "header"
         except DataError as error:
             self._tell(Bad("header", error.what, got=error.got, expected=error.expected, field="format"), place)
             return "header"
         known = (shape, dtype) == (self.shape, self.dtype)
-        if not known and (self.widths is not None or not first):
+        if not known and (self.widths is not None or self.shape is not None):
             text = f"{self.shape} {self.dtype}"
             self._tell(Bad("header", "a header differs", got=f"{shape} {dtype}", expected=text, field="state"), place)
         elif not known:
@@ -111,11 +115,7 @@ class _Reader:
                     raise Bad("unfinished", "the last record is not finished; it is read once it is", harmless=True,
                                ordinal=-1) from None  # fmt: skip
                 raise explained(line, error, self.decoder) from None
-            crc = line_crc(line)
-            if record.crc32 is not UNSET and (crc is None or crc[0] != crc[1]):
-                got = "none that can be read" if crc is None else f"{crc[1]:08x}"
-                raise Bad("checksum", "the line is damaged", got=got, expected=record.crc32, field="crc32",
-                           do="Copy the file anew from where it was written.")  # fmt: skip
+            _check_crc(line, record.crc32)
             if record.format != FORMAT:
                 raise Bad("format", "this is another format", got=repr(record.format), expected=FORMAT, field="format")
         except Bad as bad:
@@ -165,6 +165,15 @@ class _Reader:
         self.report(Problem(file=self.file, place=f"line {place['line']}", **facts))
 
 
+def _check_crc(line: bytes, stated: str | UnsetType) -> None:
+    """Hold a line's checksum, if it states one."""
+    crc = line_crc(line)
+    if stated is not UNSET and (crc is None or crc[0] != crc[1]):
+        got = "none that can be read" if crc is None else f"{crc[1]:08x}"
+        raise Bad("checksum", "the line is damaged", got=got, expected=stated, field="crc32",
+                  do="Copy the file anew from where it was written.")  # fmt: skip
+
+
 def _no_width(record: Record) -> Bad:
     if not record.steps:
         return Bad("no step", "an episode has no step", field="steps", harmless=True)
@@ -180,9 +189,11 @@ class JsonlWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        begun = path.exists() and path.stat().st_size > 0
-        self._file: Any = (gzip.open if path.suffix == ".gz" else open)(path, "ab")
-        self._needs_header = not begun
+        packed = path.suffix.lower() == ".gz"
+        torn = not packed and path.exists() and _last_byte(path) not in (b"", b"\n")
+        self._file: Any = (gzip.open if packed else open)(path, "ab")
+        self._file.write(b"\n" * torn)  # what a crash left half written ends here
+        self._needs_header = True
 
     def write(self, columns: Columns) -> None:
         """Add these episodes."""
@@ -197,6 +208,12 @@ class JsonlWriter:
     def close(self) -> None:
         """Finish the file."""
         self._file.close()
+
+
+def _last_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, 2) - 1))
+        return file.read(1)
 
 
 def _sealed(body: bytes) -> bytes:

@@ -116,13 +116,13 @@ class RecordingStream:
 
     def _blocks(self, state: State, number: int, num_episodes: int) -> Iterator[tuple[Stored, State]]:
         """Blocks of one pass, each with where it starts."""
-        start = {"file": 0, "position": asdict(Position()), "block": 0, **state}
+        start = {"files": list(map(str, self.files)), "file": 0, "position": asdict(Position()), "block": 0, **state}
         report = self.report if number == 0 else None
         parts: list[Stored] = []
         count = size = 0
-        for file in range(start["file"], len(self.files)):
+        for file in range(start["file"], len(files := self._files_left(start["files"], start["file"]))):
             position = Position(**start["position"]) if file == start["file"] else Position()
-            for columns in recordings.read(self.files[file], start=position, expected=self.widths, report=report):
+            for columns in recordings.read(files[file], start=position, expected=self.widths, report=report):
                 ready, taken = stored(columns, keep_forced=self.keep_forced), 0
                 while taken < len(ready):
                     part = ready.take(np.arange(taken, min(len(ready), taken + num_episodes * BLOCK_ROLLOUTS - count)))
@@ -131,15 +131,29 @@ class RecordingStream:
                     size += part.episodes.state_NS.nbytes
                     if count >= BLOCK_ROLLOUTS * num_episodes or (size >= BLOCK_BYTES and count >= num_episodes):
                         yield join_stored(parts), start
-                        place = {"file": file, "position": asdict(columns.position(taken - 1))}
+                        place = {"files": start["files"], "file": file, "position": asdict(columns.position(taken - 1))}
                         start = {**place, "block": start["block"] + 1}
                         parts, count, size = [], 0, 0
         if parts:
             yield join_stored(parts), start
 
+    def _files_left(self, names: list[str], used: int) -> list[Path]:
+        """The pass's files by the names it began with, of which some are used; `names` learns those that came since.
+
+        Raises:
+            DataError: One that is not used yet is gone.
+        """
+        there = list(map(str, self.files))
+        for name in names[used:]:
+            if name not in there:
+                raise DataError("a recording that this training still needs is gone", got=name,
+                                do="Put it back, or begin a new run with --init_from.")  # fmt: skip
+        names += [name for name in there if name not in set(names)]
+        return list(map(Path, names))
+
     def done(self, state: State) -> float:
         """See `Stream`; by files, since nobody has counted their episodes."""
-        share = (state.get("pass", 0) + state.get("file", 0) / len(self.files)) / self.passes
+        share = (state.get("pass", 0) + state.get("file", 0) / len(state.get("files", self.files))) / self.passes
         return float(min(share, 0.999))
 
 

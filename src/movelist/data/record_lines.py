@@ -56,7 +56,7 @@ def _trimmed(line: bytes, begins: int) -> bytes:
 def _pieces(path: Path, start: int) -> Iterator[bytes]:
     """The file's bytes from `start` on, unpacked."""
     with path.open("rb") as file:
-        if path.suffix != ".gz":
+        if path.suffix.lower() != ".gz":
             file.seek(start)
             while piece := file.read(_PIECE_BYTES):
                 yield piece
@@ -121,5 +121,9 @@ def _no_json(line: bytes, error: Exception) -> Bad:
     field = names[-1].decode("ascii", "replace") if names else "the record"
     step = before.count(b'"player"') - 1 if b'"steps"' in before else -1
     what = "a line is no JSON" + (", for it holds a NUL byte" if b"\0" in line else "")
-    return Bad("json", what, got=text, step=step, field=field,
-                do="One writer at a time, a whole line at once; the next line is read as usual.")  # fmt: skip
+    do = "One writer at a time, a whole line at once; the next line is read as usual."
+    if line.startswith(b"\x1f\x8b"):
+        do = "A compressed file's name ends in .jsonl.gz."
+    elif line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line:
+        do = "Write UTF-8, not UTF-16."
+    return Bad("json", what, got=text, step=step, field=field, do=do)

@@ -75,17 +75,21 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where reading goes on: bytes (of what gz holds) for `.jsonl`, the episode's number for `.arrows`.
+    """Where reading goes on.
 
     Attributes:
-        offset: Bytes to skip; 0 in `.arrows`.
+        offset: Byte (of what gz holds) where the next line or batch begins; 0 reads from the beginning.
         ordinal: Number of the next episode.
         line: Number of the next line, from 1; or of the next row, from 0.
+        skip: Rows of the batch at `offset` that are done with; 0 in `.jsonl`.
+        stream: Byte where the schema of that batch begins; 0 in `.jsonl`.
     """
 
     offset: int = 0
     ordinal: int = 0
     line: int = 0
+    skip: int = 0
+    stream: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +105,7 @@ class Columns:
         version_EP: int64, the policy version of each seat; NO_VERSION without.
         ordinal_E: int64, the number of each episode in its file.
         line_E: int64, the line, or the first row.
-        end_E: int64, where reading goes on after each episode.
+        next_E4: int64 [E, 4], where reading goes on after each episode: Position's offset, line, skip and stream.
         critic_state_NC: float32; None without.
         feature_AF: float32; None without.
     """
@@ -114,7 +118,7 @@ class Columns:
     version_EP: Array
     ordinal_E: Array
     line_E: Array
-    end_E: Array
+    next_E4: Array
     critic_state_NC: Array | None = None
     feature_AF: Array | None = None
 
@@ -123,13 +127,13 @@ class Columns:
 
     def position(self, index: int) -> Position:
         """Where reading goes on after episode number `index` of these."""
-        offset, ordinal, line = (int(column[index]) for column in (self.end_E, self.ordinal_E, self.line_E))
-        return Position(offset, ordinal + 1, line + 1)
+        offset, line, skip, stream = self.next_E4[index].tolist()
+        return Position(offset, int(self.ordinal_E[index]) + 1, line, skip, stream)
 
     def take(self, index_E: Array) -> Columns:
         """Some of the episodes."""
         step_N = ranges(self.raw.episode_offsets, index_E)
-        rows = ("reward_form_E", "has_final_E", "version_EP", "ordinal_E", "line_E", "end_E")
+        rows = ("reward_form_E", "has_final_E", "version_EP", "ordinal_E", "line_E", "next_E4")
         action_A = ranges(self.raw.action_offsets, step_N) if self.feature_AF is not None else None
         return replace(
             self,
@@ -167,7 +171,7 @@ def columns_of(episodes: Episodes, game: str, version_EP: Array | None = None, *
         version_EP=np.full((num_episodes, num_players), NO_VERSION) if version_EP is None else version_EP,
         ordinal_E=ordinal_E,
         line_E=ordinal_E,
-        end_E=ordinal_E + 1,
+        next_E4=np.zeros((num_episodes, 4), np.int64),
     )
 
 
@@ -270,14 +274,8 @@ def _reward_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Arr
     bad_E = missing_E & (form_E == LOOKING_BACK) & ~raw.truncated_E
     what = "an episode ended, and nothing says what came after each player's last step"
     yield "returns", "returns", what, "returns, since a number as reward looks back", bad_E, None
-    yield (
-        "truncated",
-        "final_states",
-        "a truncated episode has no final states",
-        "one for each seat",
-        (raw.truncated_E & ~columns.has_final_E),
-        None,
-    )
+    bad_E = raw.truncated_E & ~columns.has_final_E
+    yield "truncated", "final_states", "a truncated episode has no final states", "one for each seat", bad_E, None
     if raw.final_state_EPS is not None and raw.final_state_EPS.dtype != np.uint8:
         bad_E = columns.has_final_E & ~np.isfinite(raw.final_state_EPS).all(axis=(1, 2))
         yield "state", "final_states", "a final state holds NaN or infinity", "finite numbers", bad_E, None
@@ -380,7 +378,7 @@ def join(parts: Sequence[Columns]) -> Columns:
         return parts[0]
     nothing = [np.full((part.raw.num_steps, part.raw.num_players), np.nan) for part in parts]
     with_lists = any(part.reward_NP is not None for part in parts)
-    rows = ("reward_form_E", "has_final_E", "version_EP", "ordinal_E", "line_E", "end_E")
+    rows = ("reward_form_E", "has_final_E", "version_EP", "ordinal_E", "line_E", "next_E4")
     optional: dict[str, Any] = {}
     for name in ("critic_state_NC", "feature_AF"):
         columns = [getattr(part, name) for part in parts]

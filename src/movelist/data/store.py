@@ -5,6 +5,8 @@
 
 Shards are written whole and never changed, and the manifest, also written whole, comes last: whoever stops in between
 leaves the store as it was. Rewards are credited and forced turns dropped already, so reading is a copy.
+
+Version 1 had no critic_state, action_features and rewards as recorded; it is read, and added to, as before.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import json
 import mmap
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,11 @@ from movelist.core.errors import DataError
 from movelist.data.episode import Episodes, concatenate, offsets_of
 from movelist.data.record_format import DTYPES, Widths
 from movelist.data.record_rules import Columns
+from movelist.data.shard_fields import join_fields, recorded_again, shard_fields
 from movelist.data.whole_file import write_whole
 
 Array = NDArray[Any]
-FORMAT = "movelist-store/1"
+FORMAT, READABLE = "movelist-store/2", ("movelist-store/1", "movelist-store/2")
 MANIFEST = "manifest.json"
 SHARD_BYTES = 64 << 20
 TOUCHED_BYTES = 256 << 20  # of mapped pages, after which they are given back: they count as this process's memory
@@ -117,7 +120,7 @@ class Store:
         self.widths = _widths(manifest["settings"])
         self.shards = [Shard(**shard) for shard in manifest["shards"]]
         self.offsets_S = offsets_of(np.array([shard.episodes for shard in self.shards], np.int64))
-        self._mapped: dict[int, tuple[Stored, mmap.mmap]] = {}
+        self._mapped: dict[int, tuple[Stored, dict[str, Array], mmap.mmap]] = {}
         self._touched = 0
         for shard in self.shards:
             file = path / shard.file
@@ -157,11 +160,22 @@ class Store:
             self._mapped[number] = self._map(self.shards[number])
         return self._mapped[number][0]
 
+    def recorded(self) -> Iterator[Columns]:
+        """All episodes as a recording holds them, a shard at a time; see shard_fields.py.
+
+        Raises:
+            DataError: A shard is damaged; names it.
+        """
+        for number in range(len(self.shards)):
+            episodes = self.shard(number).episodes
+            yield recorded_again(episodes, self._mapped[number][1], self.widths, first=int(self.offsets_S[number]))
+            self._give_back(self.shards[number].num_bytes)
+
     def close(self) -> None:
         """Give back the mapped files."""
         self._mapped.clear()
 
-    def _map(self, shard: Shard) -> tuple[Stored, mmap.mmap]:
+    def _map(self, shard: Shard) -> tuple[Stored, dict[str, Array], mmap.mmap]:
         file = self.path / shard.file
         crc = 0
         with file.open("rb") as opened:
@@ -172,12 +186,12 @@ class Store:
             mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         tensors = _views(mapped)
         episodes = Episodes(**{name: tensors.get(name) for name in (*_COLUMNS, *_ROWS)})  # type: ignore[arg-type]
-        return Stored(episodes, tensors["version_EP"], tensors["turns_E"]), mapped
+        return Stored(episodes, tensors["version_EP"], tensors["turns_E"]), tensors, mapped
 
     def _give_back(self, num_bytes: int) -> None:
         self._touched += num_bytes
         if self._touched > TOUCHED_BYTES and hasattr(mmap, "MADV_DONTNEED"):
-            for _, mapped in self._mapped.values():
+            for *_, mapped in self._mapped.values():
                 mapped.madvise(mmap.MADV_DONTNEED)
             self._touched = 0
 
@@ -229,8 +243,8 @@ class StoreWriter:
                                 expected=manifest["settings"]["keep_forced"], do="Make another store.")  # fmt: skip
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise DataError("this is no store, and not empty", got=str(path), do="Choose another with --out.")
-        path.mkdir(parents=True, exist_ok=True)
         self._parts: list[Stored] = []
+        self._fields: list[dict[str, Array]] = []
         self._bytes = 0
 
     def begin(self, file: Path) -> None:
@@ -247,10 +261,13 @@ class StoreWriter:
 
     def add(self, columns: Columns) -> None:
         """Add checked episodes."""
-        self.widths = self.widths or replace(columns.widths, critic_size=0, feature_size=0)
+        self.widths = self.widths or columns.widths
         part = stored(columns, keep_forced=self.keep_forced)
+        fields = shard_fields(columns, keep_forced=self.keep_forced)
         self._parts.append(part)
+        self._fields.append(fields)
         self._bytes += part.episodes.state_NS.nbytes + part.episodes.action_id_A.nbytes
+        self._bytes += sum(field.nbytes for field in fields.values())
         if self._bytes >= SHARD_BYTES:
             self._flush()
 
@@ -267,6 +284,7 @@ class StoreWriter:
         settings = asdict(self.widths) | {"keep_forced": self.keep_forced}
         manifest = {"format": FORMAT, "settings": settings, "sources": self.sources}
         manifest["shards"] = [asdict(shard) for shard in self.shards]
+        manifest["crc32"] = _manifest_crc(manifest)
         text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
         write_whole(self.path / MANIFEST, lambda file: file.write(text.encode("utf-8")))
         return sum(shard.episodes for shard in self.shards)
@@ -274,6 +292,7 @@ class StoreWriter:
     def _flush(self) -> None:
         from safetensors.numpy import save
 
+        self.path.mkdir(parents=True, exist_ok=True)  # only now: without an episode there is no folder
         part = join_stored(self._parts)
         episodes = part.episodes
         tensors = {name: getattr(episodes, name) for name in (*_COLUMNS, *_ROWS)}
@@ -281,14 +300,14 @@ class StoreWriter:
             # A quarter of the bytes to keep, read and send to a device, which casts them back: the same numbers.
             for name in ("state_NS", "final_state_EPS"):
                 tensors[name] = None if tensors[name] is None else tensors[name].astype(np.uint8)
-        tensors |= {"version_EP": part.version_EP, "turns_E": part.turns_E}
+        tensors |= {"version_EP": part.version_EP, "turns_E": part.turns_E} | join_fields(self._fields)
         kept = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items() if tensor is not None}
         content = save(kept)
         name = f"shard-{len(self.shards):06d}.safetensors"  # one that a killed append left is written over
         write_whole(self.path / name, lambda file: file.write(content))
         crc = f"{zlib.crc32(content):08x}"
         self.shards.append(Shard(name, len(content), crc, len(episodes), episodes.num_steps, episodes.num_actions))
-        self._parts, self._bytes = [], 0
+        self._parts, self._fields, self._bytes = [], [], 0
 
 
 def _fits_uint8(states: Array | None) -> bool:
@@ -305,13 +324,21 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise DataError("this is no store", got=str(path), expected=f"a folder with {MANIFEST}")
     try:
         manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
+        if manifest["format"] not in READABLE:
             raise DataError("the store has another format", got=manifest["format"], expected=FORMAT, where=str(file),
                             do="Convert the recordings anew.")  # fmt: skip
+        if manifest["format"] == FORMAT and manifest.pop("crc32") != (crc := _manifest_crc(manifest)):
+            raise ValueError(f"checksum {crc}")
         _ = [Shard(**shard) for shard in manifest["shards"]], _widths(manifest["settings"]), manifest["sources"]
         return manifest
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError("the manifest of a store cannot be read", got=error, where=str(file)) from None
+        raise DataError("the manifest of a store cannot be read", got=error, where=str(file),
+                        do="Convert the recordings anew, or copy it from a backup.") from None  # fmt: skip
+
+
+def _manifest_crc(manifest: dict[str, Any]) -> str:
+    """The checksum of a manifest without its own."""
+    return f"{zlib.crc32(json.dumps(manifest, sort_keys=True).encode('ascii')):08x}"
 
 
 def _widths(settings: dict[str, Any]) -> Widths:

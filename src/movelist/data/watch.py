@@ -23,8 +23,8 @@ FINGERPRINT_BYTES = 4096
 class WatchStream:
     """The episodes of a folder as they come, oldest file first; waits when there are not enough.
 
-    A file is known by its name and its first bytes: one that was deleted and written anew is read anew. One that cannot
-    be opened, because its writer holds it, is tried again at the next look.
+    A file is known by its name and its first bytes: one that was deleted and written anew is read anew, one that became
+    shorter is not. One that cannot be opened, because its writer holds it, is tried again at the next look.
 
     Args:
         folder: Watched, with the folders in it.
@@ -66,11 +66,13 @@ class WatchStream:
         return 0.0
 
     def used_up(self, state: State) -> list[str]:
-        """The files of which everything is used, and which have not grown since."""
+        """The files of which everything is used, and which have not grown since; not those that gave no episode."""
         names = []
         for name, entry in state.get("files", {}).items():
             path = self.folder / name
             size = _size(path)
+            if not entry["position"]["ordinal"]:
+                continue
             if size and (name, size) not in self._used and not _has_more(path, entry, self.widths):
                 self._used.add((name, size))
             if (name, size) in self._used:
@@ -79,21 +81,31 @@ class WatchStream:
 
     def _new(self, files: dict[str, dict[str, Any]]) -> Iterator[tuple[Path, Columns]]:
         """What has come since the last look; `files` learns each file's size and fingerprint."""
-        present = [path for path in self.folder.rglob("*") if path.is_file() and recordings.is_recording(path)]
-        for path in sorted(present, key=lambda path: (_time(path), path.name)):
+        for path in sorted(self._present(), key=lambda path: (_time(path), path.name)):
             size, entry = _size(path), files.get(self._name(path))
             if size is None or size == 0 or (entry and entry["size"] == size):
                 continue
             try:
-                if entry is None or size < entry["size"] or _fingerprint(path, entry["head"][0]) != entry["head"]:
-                    head = _fingerprint(path, min(size, FINGERPRINT_BYTES))
-                    entry = files[self._name(path)] = {"position": asdict(Position()), "head": head, "size": 0}
+                if entry is None or size < entry["head"][0] or _fingerprint(path, entry["head"][0]) != entry["head"]:
+                    entry = files[self._name(path)] = {"position": asdict(Position()), "head": [0, 0], "size": 0}
+                if entry["head"][0] < FINGERPRINT_BYTES:  # the longer, the surer
+                    entry["head"] = _fingerprint(path, min(size, FINGERPRINT_BYTES))
                 start = Position(**entry["position"])
+                if start.offset > size and path.suffix.lower() != ".gz":
+                    self._tell(Problem(kind="shorter", file=str(path), place=f"byte {size}", got=f"{size} bytes",
+                                       what="a file became shorter than what was read of it",
+                                       do="Write new episodes into a new file."))  # fmt: skip
                 for columns in recordings.read(path, start=start, expected=self.widths, report=self._tell):
                     yield path, columns
                 entry["size"] = size
             except (DataError, OSError):  # held by its writer: at the next look, from where it was left
                 continue
+
+    def _present(self) -> list[Path]:
+        try:
+            return [path for path in self.folder.rglob("*") if path.is_file() and recordings.is_recording(path)]
+        except OSError:  # a folder was deleted while it was listed: at the next look
+            return []
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()

@@ -104,8 +104,7 @@ class Survey:
         raw = columns.raw
         return_EP = columns.episodes(keep_forced=True).return_EP
         code_EP = raw.controller_EP.astype(np.int64) * (1 << 40) + columns.version_EP + 1
-        others = max(1, raw.num_players - 1)
-        outcome_EP = np.sign(np.round(return_EP - (return_EP.sum(axis=1, keepdims=True) - return_EP) / others, 9))
+        outcome_EP = _outcomes(return_EP)
         seatings, seating_E = np.unique(code_EP, axis=0, return_inverse=True)
         for number, codes in enumerate(seatings):
             mine_E = seating_E.reshape(-1) == number
@@ -162,6 +161,8 @@ class Survey:
             lines.append(f"seat {seat}: " + ", ".join(f"{name} {number:,}" for name, number in names.most_common()))
         for (player, against), tally in sorted(self.scores.items()):
             lines.append(_score_line(player, against, tally.summary()))
+        if len(self.widths) > 1:
+            lines.append(f"note: recordings of {len(self.widths)} kinds; training takes those of the first one only.")
         if self.not_used:
             lines.append(f"Checked, and not used by training yet: {', '.join(sorted(self.not_used))}.")
         for (kind, harmless), number in self.kinds.most_common():
@@ -192,37 +193,75 @@ def _name(code: int) -> str:
     return f"{name} {version}" if controller == POLICY and version != NO_VERSION else name
 
 
-def incoming(episodes: Episodes, version_EP: Array) -> dict[str, float]:
-    """Win rate and mean return of the newest policy among these episodes, by opponent, by their TensorBoard tags.
+NEWEST, PREVIOUS = "", "previous_"  # in the tags of the two policies that are followed
+
+
+@dataclass
+class Incoming:
+    """How the two newest policies do in all games that came in so far, by opponent; older ones are forgotten.
+
+    Attributes:
+        tallies: By policy version, then by the other seats: "itself" (the same version), "policy", "human", "other" or
+            "mixed".
+    """
+
+    tallies: dict[int, dict[str, Tally]] = field(default_factory=dict)
+
+    def add(self, episodes: Episodes, version_EP: Array) -> None:
+        """Count these games.
+
+        Args:
+            episodes: As recorded.
+            version_EP: int64 [E, P].
+        """
+        policy_EP = episodes.controller_EP == POLICY
+        here = np.unique(version_EP[policy_EP]).tolist()
+        newest = sorted({*here, *self.tallies})[-2:]
+        self.tallies = {version: self.tallies.get(version, {}) for version in newest}
+        outcome_EP = _outcomes(episodes.return_EP)
+        against = _opponents(np.where(policy_EP, version_EP, NO_VERSION - 1 - episodes.controller_EP.astype(np.int64)))
+        for version, tallies in self.tallies.items():
+            mine_EP = policy_EP & (version_EP == version)
+            for name, against_EP in against.items():
+                if (cells_EP := mine_EP & against_EP).any():
+                    tallies.setdefault(name, Tally()).add(episodes.return_EP[cells_EP], outcome_EP[cells_EP])
+
+    def metrics(self) -> dict[str, float]:
+        """Version, and games, win rate and mean return by opponent, by their tags, which stay few."""
+        metrics = {}
+        for prefix, version in zip((NEWEST, PREVIOUS), sorted(self.tallies, reverse=True), strict=False):
+            if version != NO_VERSION:
+                metrics[f"data/{prefix}policy_version"] = float(version)
+            for name, tally in self.tallies[version].items():
+                metrics[f"data/{prefix}games_against_{name}"] = float(tally.games)
+                metrics[f"data/{prefix}win_rate_against_{name}"] = (tally.wins + tally.draws / 2) / tally.games
+                metrics[f"data/{prefix}return_against_{name}"] = tally.total / tally.games
+        return metrics
+
+
+def _outcomes(return_EP: Array) -> Array:
+    """1, 0 or -1 at each seat [E, P]: whether its return is above, at or below the mean of the other seats."""
+    others = max(1, return_EP.shape[1] - 1)
+    outcome_EP: Array = np.sign(np.round(return_EP - (return_EP.sum(axis=1, keepdims=True) - return_EP) / others, 9))
+    return outcome_EP
+
+
+def _opponents(code_EP: Array) -> dict[str, Array]:
+    """For each kind of opponent, at which seats [E, P] all other seats are of that kind.
 
     Args:
-        episodes: As recorded.
-        version_EP: int64 [E, P].
+        code_EP: A policy's version, or a number below NO_VERSION for each other kind of player.
     """
-    policy_EP = episodes.controller_EP == POLICY
-    if not policy_EP.any():
-        return {}
-    newest = int(version_EP[policy_EP].max())
-    metrics = {"data/policy_version": float(newest)} if newest != NO_VERSION else {}
-    others = max(1, episodes.num_players - 1)
-    total_EP = episodes.return_EP
-    outcome_EP = np.sign(np.round(total_EP - (total_EP.sum(axis=1, keepdims=True) - total_EP) / others, 9))
-    mine_EP = policy_EP & (version_EP == newest)
-    for name, against_EP in _opponents(episodes.controller_EP).items():
-        cells = mine_EP & against_EP
-        if cells.any():
-            metrics[f"data/win_rate_against_{name}"] = float(((outcome_EP[cells] + 1) / 2).mean())
-            metrics[f"data/return_against_{name}"] = float(total_EP[cells].mean())
-    return metrics
+    num_others = code_EP.shape[1] - 1
 
+    def all_others(there_EP: Array) -> Array:
+        return np.asarray(there_EP.sum(axis=1, keepdims=True) - there_EP == num_others)
 
-def _opponents(controller_EP: Array) -> dict[str, Array]:
-    """For each kind of opponent, at which seats [E, P] the other seats are of that kind."""
-    num_others = controller_EP.shape[1] - 1
-    found = {}
-    mixed_EP = np.ones(controller_EP.shape, bool)
+    same_EP = (code_EP[:, :, None] == code_EP[:, None, :]).sum(axis=2) - 1 == num_others
+    found = {"itself": same_EP & (code_EP >= NO_VERSION)}
+    found["policy"] = all_others(code_EP >= NO_VERSION) & ~same_EP
     for number, name in CONTROLLER_NAMES.items():
-        same_EP = controller_EP == number
-        found[name] = same_EP.sum(axis=1, keepdims=True) - same_EP == num_others
-        mixed_EP &= ~found[name]
-    return {**found, "mixed": mixed_EP}
+        if number != POLICY:
+            found[name] = all_others(code_EP == NO_VERSION - 1 - number)
+    found["mixed"] = ~np.logical_or.reduce(list(found.values()))
+    return found

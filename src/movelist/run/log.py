@@ -97,9 +97,7 @@ def progress_text(step: int, metrics: Mapping[str, float]) -> str:
         minutes, seconds = divmod(int(left), 60)
         clock = f"{minutes // 60}:{minutes % 60:02d}" if minutes >= 60 else f"{minutes}"
         parts.append(f"{clock}:{seconds:02d} left")
-    for name, value in metrics.items():
-        if name.startswith("data/win_rate_against_"):
-            parts.append(f"recorded: beats {name.removeprefix('data/win_rate_against_')} {value:.0%}")
+    parts += _recorded_parts(metrics)
     if "arena/win_rate" in metrics:
         parts.append(f"beats random {metrics['arena/win_rate']:.0%}")
     parts += [
@@ -111,6 +109,21 @@ def progress_text(step: int, metrics: Mapping[str, float]) -> str:
         f"KL {metrics['losses/approx_kl']:.4f}",
     ]
     return "  ".join(parts)
+
+
+def _recorded_parts(metrics: Mapping[str, float]) -> list[str]:
+    """How the newest recorded policy does, by opponent, and in brackets how the one before it did."""
+    parts = []
+    for name, value in metrics.items():
+        opponent = name.removeprefix("data/win_rate_against_")
+        if opponent in (name, "itself"):  # against itself, a policy wins what its seats are worth
+            continue
+        before = metrics.get(f"data/previous_win_rate_against_{opponent}")
+        version = f" policy {metrics['data/policy_version']:.0f}" if "data/policy_version" in metrics else ""
+        parts.append(
+            f"recorded{version} beats {opponent} {value:.0%}" + ("" if before is None else f" (before {before:.0%})")
+        )
+    return parts
 
 
 def _progress(console: Console) -> Progress:

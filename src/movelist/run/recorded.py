@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import NoReturn
 import numpy as np
 
 from movelist.core.errors import DataError, GameError, MissingExtraError, SettingsError
-from movelist.core.settings import RunSettings, TrainSettings
+from movelist.core.settings import TrainSettings
 from movelist.data import recordings
 from movelist.data.episode import HUMAN, OTHER, POLICY, Episodes
 from movelist.data.loader import RecordedSource, RecordingStream, StoreStream, Stream, first_widths
@@ -22,7 +23,7 @@ from movelist.data.watch import WatchStream
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, game_name, state_size
 from movelist.play.policy import NetPolicy, Turns
-from movelist.play.survey import incoming
+from movelist.play.survey import Incoming
 
 WATCH_LAG = 32  # updates; the default of --max_policy_lag with --watch
 LARGEST_ERROR = 1e-3  # of a recorded log-prob of the present policy; float32 on another machine stays below 1e-4
@@ -67,8 +68,15 @@ class OpenData:
     notes: tuple[str, ...] = ()
 
 
-def open_data(settings: TrainSettings, game: Game | None) -> tuple[TrainSettings, Game, OpenData | None]:
+def open_data(
+    settings: TrainSettings, game: Game | None, say: Callable[[str], None] = print
+) -> tuple[TrainSettings, Game, OpenData | None]:
     """The settings, the game and the data of a training; no data for self-play.
+
+    Args:
+        settings: Of the training.
+        game: A game of one's own; None takes that of the settings or of the data.
+        say: Told what is waited for.
 
     Raises:
         DataError: Nothing in the data can be used.
@@ -78,26 +86,27 @@ def open_data(settings: TrainSettings, game: Game | None) -> tuple[TrainSettings
     if not settings.recorded.data:
         name = "dou_dizhu" if settings.game is None else settings.game
         game = game or make_game(name)
-        return replace(settings, game=game_name(game) if settings.game is None else name), game, None
-    data = _open(settings)
+        run = replace(settings.run, total_steps=settings.run.step_goal)
+        return replace(settings, game=game_name(game) if settings.game is None else name, run=run), game, None
+    data = _open(settings, say)
     if settings.game is not None and settings.game != data.widths.game:
         raise SettingsError("the data are of another game", got=data.widths.game, expected=settings.game,
                             do="Leave out --game, or give its own recordings.")  # fmt: skip
     game, note = _game_of(data.widths, game)
     run = settings.run
-    if run.total_steps == RunSettings().total_steps:
+    if run.total_steps == "auto":
         run = replace(run, total_steps=None)
     if note:
         run = replace(run, eval_games=0)
     return replace(settings, game=data.widths.game, run=run), game, replace(data, notes=(note,) if note else ())
 
 
-def _open(settings: TrainSettings) -> OpenData:
+def _open(settings: TrainSettings, say: Callable[[str], None]) -> OpenData:
     paths, recorded = settings.recorded.data, settings.recorded
     if recorded.watch:
         if not paths[0].is_dir():
             raise SettingsError("--watch needs a folder", got=str(paths[0]))
-        return OpenData(_wait_for_widths(paths[0]), watched=paths[0])
+        return OpenData(_wait_for_widths(paths[0], settings.run.max_seconds, say), watched=paths[0])
     stores = [path for path in paths if is_store(path)]
     if stores and len(paths) > 1:
         raise SettingsError("one store, or recordings, not both", got=" ".join(map(str, paths)),
@@ -112,12 +121,22 @@ def _open(settings: TrainSettings) -> OpenData:
     return OpenData(first_widths(files), files=files)
 
 
-def _wait_for_widths(folder: Path) -> Widths:
-    """The widths of the first episode that comes; nothing can be built before."""
+def _wait_for_widths(folder: Path, max_seconds: float | None, say: Callable[[str], None]) -> Widths:
+    """The widths of the first episode that comes; nothing can be built before.
+
+    Raises:
+        DataError: None came within `max_seconds`.
+    """
+    deadline, said = time.monotonic() + (max_seconds or math.inf), ""
     while True:
         try:
             return first_widths(recordings.find([folder]))
-        except DataError:
+        except DataError as error:
+            if time.monotonic() > deadline:
+                raise
+            if error.what != said:
+                said = error.what
+                say(f"Waiting for the first episode in {folder}: {error}")
             time.sleep(0.5)
 
 
@@ -157,6 +176,7 @@ class Recorded:
     ) -> None:
         self.data, self.settings, self.say, self.version = data, settings, say, version
         self.num_problems = 0
+        self.incoming = Incoming()
         self._said: set[str] = set()
         recorded = settings.recorded
         self.stream = self._stream()
@@ -187,10 +207,11 @@ class Recorded:
         return [*lines, *data.notes]
 
     def look_at(self, episodes: Episodes, policy: NetPolicy) -> None:
-        """Say what is worth knowing of a rollout, each thing once, before it is trained on."""
+        """Count a rollout's games, and say what is worth knowing of it, each thing once, before it is trained on."""
         rollout = self.source.last
         if rollout is None or not len(episodes):
             return
+        self.incoming.add(rollout.episodes, rollout.version_EP)
         if not self.settings.recorded.imitate:
             if self.source.metrics["data/missing_log_prob_share"] > 0:
                 self._once(
@@ -202,9 +223,7 @@ class Recorded:
 
     def metrics(self) -> dict[str, float]:
         """Numbers of the last rollout, by their tags."""
-        rollout = self.source.last
-        scores = {} if rollout is None else incoming(rollout.episodes, rollout.version_EP)
-        return {**self.source.metrics, **scores, "data/bad_records": float(self.num_problems)}
+        return {**self.source.metrics, **self.incoming.metrics(), "data/bad_records": float(self.num_problems)}
 
     def used_up(self) -> list[str]:
         """Files that can be deleted."""

@@ -72,7 +72,7 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
         MovelistError: Settings, game, device or folder cannot be used; or a number went bad in training.
     """
     console = console or Console()
-    settings, game, data = open_data(settings, game)
+    settings, game, data = open_data(settings, game, say=lambda text: console.print(text, markup=False, soft_wrap=True))
     check_workers(game, 0 if data else settings.play.rollout_workers)
     choose_device(settings.run.device)  # an impossible device is refused before any file is made
     check_start(settings, game, model_shape(settings, game))  # and so is an impossible network
@@ -168,7 +168,7 @@ def _next_steps(training: Training, interrupted: bool) -> list[str]:
     """What to type next; in Python where the command line does not know the game."""
     run, folder, path = training.settings.run, training.folder.path, quoted(training.folder.path)
     further = {}
-    if run.total_steps and training.counters.steps >= run.total_steps:
+    if run.step_goal and training.counters.steps >= run.step_goal:
         further["total_steps"] = 2 * training.counters.steps
     if run.max_seconds and training.counters.seconds >= run.max_seconds:
         further["max_seconds"] = 2 * math.ceil(training.counters.seconds)

@@ -98,7 +98,7 @@ class Training:
     def progress(self) -> float:
         """Share of the way to the nearer of total_steps and max_seconds; 0 if there is neither."""
         goals = (
-            (self.counters.steps, self.settings.run.total_steps),
+            (self.counters.steps, self.settings.run.step_goal),
             (self.counters.seconds, self.settings.run.max_seconds),
             (self.recorded.source.done if self.recorded else 0.0, 1.0),
         )
@@ -218,8 +218,8 @@ def greeting(training: Training) -> list[str]:
     else:
         lines.append(f"Self-play on {training.game_name}.")
     goals = []
-    if settings.run.total_steps:
-        goals.append(f"{settings.run.total_steps:,} steps (--total_steps)")
+    if settings.run.step_goal:
+        goals.append(f"{settings.run.step_goal:,} steps (--total_steps)")
     if training.recorded and not settings.recorded.watch:
         goals.append(f"{settings.recorded.data_passes} passes over the data (--data_passes)")
     if settings.run.max_seconds:

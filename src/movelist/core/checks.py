@@ -1,0 +1,78 @@
+"""What settings check when they are made; each says in one line which flag is wrong. Free of torch: --help is quick."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from movelist.core.errors import SettingsError
+
+
+def require(settings: Any, good: bool, name: str, expected: str) -> None:
+    """Refuse the field `name` unless `good`; `settings.command`, if there is one, names the command with its help.
+
+    Raises:
+        SettingsError: It is not good.
+    """
+    if not good:
+        raise SettingsError(
+            f"--{name} cannot be used",
+            got=getattr(settings, name),
+            expected=expected,
+            do=f"movelist {getattr(settings, 'command', 'train')} --help explains each flag.",
+        )
+
+
+def check_kinds(settings: Any) -> None:
+    """Refuse values of another type than their field's: from Python anything can come in.
+
+    Raises:
+        SettingsError: Names the first one.
+    """
+    hints = get_type_hints(type(settings))
+    for name in (field.name for field in fields(settings)):
+        require(settings, _fits(getattr(settings, name), hints[name]), name, _kind_name(hints[name]))
+
+
+def at_least(settings: Any, minimum: float, *names: str) -> None:
+    """Refuse fields below `minimum`; None passes.
+
+    Raises:
+        SettingsError: Names the first one.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        require(settings, value is None or (math.isfinite(value) and value >= minimum), name, f"at least {minimum}")
+
+
+def above_zero(settings: Any, *names: str) -> None:
+    """Refuse fields that are 0 or less; None passes.
+
+    Raises:
+        SettingsError: Names the first one.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        require(settings, value is None or (math.isfinite(value) and value > 0), name, "above 0")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    parts = get_args(hint)
+    if get_origin(hint) is Literal:
+        return isinstance(value, str) and value in parts
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if hint in (int, float):
+        return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
+    return isinstance(value, get_origin(hint) or hint)
+
+
+def _kind_name(hint: Any) -> str:
+    parts = get_args(hint)
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(parts)}" if len(parts) > 1 else str(parts[0])
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(map(_kind_name, parts))
+    return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
