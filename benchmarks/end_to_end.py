@@ -26,7 +26,7 @@ from movelist.core.settings import TrainSettings
 from movelist.games.catalog import make_game
 from movelist.play.arena import match
 from movelist.play.policy import NetPolicy, RandomPolicy
-from movelist.run.checkpoint import RunFolder
+from movelist.run.folder import RunFolder
 from movelist.run.training import Training
 
 

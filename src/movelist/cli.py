@@ -123,7 +123,7 @@ def _defaults(arguments: list[str]) -> TrainSettings:
         flag, equals, value = word.partition("=")
         given = [value] if equals else arguments[place : place + 1]
         if flag == "--resume" and arguments[0] == "train" and given:  # without a folder, tyro says what is missing
-            from movelist.run.checkpoint import read_settings
+            from movelist.run.folder import read_settings
 
             return TrainSettings.from_flat(read_settings(Path(given[0])) | {"out": None})
     return TrainSettings()

@@ -22,6 +22,7 @@ from movelist.games.catalog import make_game
 from movelist.play.policy import NetPolicy, RandomPolicy
 from movelist.play.selfplay import SelfPlay
 from movelist.run import checkpoint
+from movelist.run.folder import quoted, read_settings
 from movelist.run.log import Log
 from movelist.run.train import train
 from movelist.run.training import Training
@@ -110,7 +111,7 @@ def test_a_training_from_start_to_end(tmp_path):
     assert isinstance(result.policy, NetPolicy)
     assert result.policy.greedy
 
-    settings = checkpoint.read_settings(folder)
+    settings = read_settings(folder)
     assert settings["out"] == str(folder)
     expected = TrainSettings.from_flat({**SMALL, "eval_games": 20, "tensorboard": True, "save_every": 1,
                                         "keep_checkpoints": 2, "out": str(folder)})  # fmt: skip
@@ -119,12 +120,12 @@ def test_a_training_from_start_to_end(tmp_path):
     lines = text.splitlines()
     assert f"Trained {result.steps} steps in {result.updates} updates and " in text
     assert f"Against random players: {result.match}." in lines
-    assert lines[-3].startswith(f"Files: {checkpoint.quoted(folder)} (settings, metrics.jsonl, ")
+    assert lines[-3].startswith(f"Files: {quoted(folder)} (settings, metrics.jsonl, ")
     assert f"the last is {saved[-1]}" in lines[-3]
 
 
 def test_the_metrics_are_there_with_their_tags(tmp_path):
-    result, _ = run(tmp_path, save_every=2, eval_games=4)
+    result, _ = run(tmp_path, eval_every=2, eval_games=4)
     written = rows(tmp_path)
     assert [row["charts/updates"] for row in written] == list(range(1, result.updates + 1))
     assert written[-1]["step"] == result.steps
@@ -163,7 +164,7 @@ def test_without_a_folder_it_makes_one_in_runs(tmp_path, monkeypatch):
     result, _ = run(None, total_steps=1)
     assert result.folder.parent == Path("runs")
     assert result.folder.name.startswith("odd-2")
-    assert checkpoint.read_settings(result.folder)["out"] == str(result.folder)
+    assert read_settings(result.folder)["out"] == str(result.folder)
 
 
 def test_it_learns(tmp_path):
@@ -332,13 +333,26 @@ def test_a_resumed_run_that_does_not_fit_is_refused_and_stays_as_it_is(tmp_path)
     run(None, resume=str(tmp_path), total_steps=150)
 
 
-def test_a_second_run_into_the_same_folder_is_refused(tmp_path):
+def test_the_same_command_again_goes_on(tmp_path):
+    """Once with another goal, and once more when all is done."""
+    steps = four_updates(tmp_path / "whole")
+    run(tmp_path / "parts", total_steps=steps[1])
+    result, text = run(tmp_path / "parts", total_steps=180)
+    assert f"Going on after update 2, {steps[1]} steps." in text
+    assert learnt(tmp_path / "parts") == learnt(tmp_path / "whole")
+    again, text = run(tmp_path / "parts", total_steps=180)
+    assert "It has already come that far" in text
+    assert again.updates == result.updates
+    assert read_settings(tmp_path / "parts") == read_settings(tmp_path / "whole") | {"out": str(tmp_path / "parts")}
+
+
+def test_another_run_into_the_same_folder_is_refused(tmp_path):
     run(tmp_path / "run")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(CheckpointError) as caught:
-        run(tmp_path / "run")
-    assert one_line(caught).startswith("the folder already holds a run: got a run of odd (")
-    assert f"movelist train --resume {checkpoint.quoted(tmp_path / 'run')}; or choose another" in one_line(caught)
+        run(tmp_path / "run", lr=0.25, total_steps=9)
+    assert one_line(caught).startswith("the folder already holds another run: got --lr 0.25 instead of 0.0005 (")
+    assert f"movelist train --resume {quoted(tmp_path / 'run')}; or choose another" in one_line(caught)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -351,9 +365,9 @@ def test_the_hint_for_training_on_does_train_on(tmp_path, flat):
     (hint,) = [line for line in text.splitlines() if line.startswith("Or train on: ")]
     words = hint.split()
     flags = {words[at].removeprefix("--"): words[at + 1] for at in range(5, len(words), 2)}
-    own = checkpoint.read_settings(tmp_path / "run")
+    own = read_settings(tmp_path / "run")
     given = {name: value if name == "resume" else json.loads(value) for name, value in flags.items()}
-    assert given["resume"] == checkpoint.quoted(tmp_path / "run")
+    assert given["resume"] == quoted(tmp_path / "run")
     settings = TrainSettings.from_flat({**own, **given, "resume": str(tmp_path / "run")})
     again = train(settings, kuhn, console=Console(file=io.StringIO()))
     assert again.updates > result.updates
@@ -451,7 +465,7 @@ def test_a_signal_during_the_last_match_ends_only_the_match(tmp_path, monkeypatc
     result, text = run(tmp_path, eval_games=10)
     assert result.match is None
     assert "Stopping after this update" not in text
-    assert f"Files: {checkpoint.quoted(tmp_path)} " in text
+    assert f"Files: {quoted(tmp_path)} " in text
     assert checkpoint.load(tmp_path)["learner"]["num_updates"] == result.updates
 
 
@@ -678,7 +692,7 @@ def test_resume_in_python_takes_the_runs_own_settings(tmp_path):
     first = movelist.train(game=Odd(), **API | {"out": tmp_path})
     again = movelist.train(game=Odd(), resume=tmp_path, total_steps=2 * first.steps)
     assert again.updates > first.updates
-    assert checkpoint.read_settings(tmp_path)["batch_size"] == 16
+    assert read_settings(tmp_path)["batch_size"] == 16
 
 
 @pytest.mark.parametrize(
