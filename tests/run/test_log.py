@@ -230,6 +230,15 @@ def test_a_full_disk_stops_no_training_and_nothing_is_lost_or_written_twice(tmp_
     ]
 
 
+def test_what_waited_is_tried_once_more_at_the_end(tmp_path, monkeypatch):
+    left = full_disk(monkeypatch, after=60)
+    with Log(tmp_path, tensorboard=True, console=plain()[0]) as log:
+        log.update(100, METRICS, progress=0.1)
+        left[0] = 10**6
+    assert [row["step"] for row in rows(tmp_path)] == [100]
+    assert [event.step for event in events_of(tmp_path).Scalars("charts/SPS")] == [100]
+
+
 def rows_so_far(folder):
     """The whole lines; the last one may be written in part."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)

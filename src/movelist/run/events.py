@@ -54,6 +54,10 @@ class Events:
         self._pieces = []
         self._file.add(b"".join(pieces))
 
+    def finish(self) -> None:
+        """As `GrowingFile.finish`."""
+        self._file.finish()
+
     def _piece(self, **fields: Any) -> bytes:
         """An event with its length and check sums around it."""
         from tensorboard.summary.writer.record_writer import RecordWriter

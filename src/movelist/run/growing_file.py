@@ -36,3 +36,12 @@ class GrowingFile:
             self._whole = file.seek(0, os.SEEK_END)
             file.write(b"".join(self._waiting))
         self._waiting, self._whole = [], None
+
+    def finish(self) -> None:
+        """A last try for what still waits.
+
+        Raises:
+            OSError: It still cannot be written, and is lost.
+        """
+        if self._waiting:
+            self.add(b"")

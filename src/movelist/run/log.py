@@ -58,6 +58,9 @@ class Log:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop_display()
+        for file, name in ((self._file, "metrics.jsonl"), (self._events, "TensorBoard's file")):
+            if file:
+                self._write(file.finish, name)
 
     def say(self, text: str) -> None:
         """One line for people. One that cannot be written, since it goes to a file on a full disk, is lost."""
