@@ -27,6 +27,8 @@ from movelist.run.log import Log
 from movelist.run.train import train
 from movelist.run.training import Training
 from play.toys import Odd, Picker, Scripted
+from recorded import record as episode_record
+from recorded import write_lines
 
 SMALL = {
     "game": "odd",
@@ -453,12 +455,27 @@ def test_a_signal_before_the_first_update_does_one_update(tmp_path, monkeypatch)
     assert text.splitlines()[-1].startswith("Stopped before the end. Go on: ")
 
 
-def test_a_signal_during_the_last_match_ends_only_the_match(tmp_path, monkeypatch):
+def test_a_signal_during_a_quick_match_ends_that_update_and_saves(tmp_path, monkeypatch):
+    original = Training.match
+
+    def match(self, num_games):
+        signal.raise_signal(signal.SIGTERM)
+        return original(self, num_games)
+
+    monkeypatch.setattr(Training, "match", match)
+    result, _ = run(tmp_path, total_steps=10**6, eval_games=10, eval_every=2)
+    assert result.interrupted
+    assert (result.updates, result.checkpoint.name) == (2, "update-000002.pt")
+    assert [("arena/win_rate" in row) for row in rows(tmp_path)] == [False, True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_last_match_ends_only_the_match(tmp_path, monkeypatch, number):
     """All is trained and saved; nobody has to wait for thousands of games, or to lose the last lines."""
     original = Training.match
 
     def match(self, num_games):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         return original(self, num_games)
 
     monkeypatch.setattr(Training, "match", match)
@@ -483,7 +500,13 @@ class Slow(Odd):
             time.sleep(100)
         return super().new_state(seed)
 
-recorded.make_game = lambda name: Slow()
+def make(name):
+    if SLOW_AFTER < 0:
+        print("making the game", flush=True)
+        time.sleep(100)
+    return Slow()
+
+recorded.make_game = make
 sys.exit(cli.main(["train", *sys.argv[1:]]))
 """
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send another process a signal")
@@ -492,7 +515,9 @@ on_posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot se
 def start(folder, *, slow_after, **flat):
     """A training in a process of its own, with its standard output."""
     script = SCRIPT.replace("SLOW_AFTER", str(slow_after))
-    words = [f"--{name}={value}" for name, value in {**SMALL, "out": folder, **flat}.items() if value is not False]
+    given = {**SMALL, "out": folder, **flat}
+    words = [f"--{name}={value}" for name, value in given.items() if value is not False and value is not None]
+    words += [f"--{name}" for name, value in given.items() if value is None]
     tests = str(Path(__file__).resolve().parents[1])
     return subprocess.Popen(
         [sys.executable, "-c", script, tests, *words, "--no-tensorboard"],
@@ -547,6 +572,45 @@ def test_a_second_ctrl_c_leaves_at_once_and_the_last_checkpoint_loads(tmp_path):
     assert (code, err) == (128 + signal.SIGINT, "")
     assert time.monotonic() - began < 50  # it sleeps for 100
     assert checkpoint.load(tmp_path / "run")["learner"]["num_updates"] == 2
+
+
+@on_posix
+def test_ctrl_c_before_anything_began_leaves_nothing_and_shows_no_traceback(tmp_path):
+    process = start(tmp_path / "run", slow_after=-1)
+    read_until(process, "making the game")
+    process.send_signal(signal.SIGINT)
+    assert end_of(process) == (130, "", "movelist: stopped.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@on_posix
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_waits_for_an_engine(tmp_path, number):
+    """Eight episodes have come and no more do."""
+    (tmp_path / "in").mkdir()
+    write_lines(tmp_path / "in" / "a.jsonl", *[episode_record(game="odd")] * 8)
+    process = start(tmp_path / "run", slow_after=10**9, game=False, data=tmp_path / "in", watch=None, total_steps=10**6)
+    read_until(process, "update 1 ")
+    process.send_signal(number)
+    code, out, err = end_of(process)
+    assert (code, err) == (0, "")
+    assert "Stopping after this update." in out
+    assert out.splitlines()[-1].startswith("Stopped before the end. Go on: movelist train --resume")
+    assert checkpoint.load(tmp_path / "run")["learner"]["num_updates"] == 1
+
+
+@on_posix
+def test_two_trainings_cannot_share_a_folder(tmp_path):
+    process = start(tmp_path / "run", slow_after=20, total_steps=10**9)
+    try:
+        read_until(process, "sleeping")
+        with pytest.raises(CheckpointError) as caught:
+            run(tmp_path / "run", total_steps=10**9)
+    finally:
+        process.kill()
+        end_of(process)
+    assert one_line(caught).startswith(f"another process trains in this folder: got process {process.pid} on ")
+    run(tmp_path / "run", total_steps=100)  # a killed one blocks nobody
 
 
 # --- What goes wrong
