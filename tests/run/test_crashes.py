@@ -79,7 +79,7 @@ def test_killed_at_each_operation(tmp_path, server):
         number = check(tmp_path) if list((tmp_path / "checkpoints").glob("update-*.pt")) else 0
         assert number >= before, operation
         before = number
-    assert before > 35  # the later ones died after a save or two
+    assert before > 10  # the later ones died after a save or two
 
 
 def wait_for_a_save(folder, before):
