@@ -64,7 +64,7 @@ class RunFolder:
         if not path.is_file():
             return
         kept = [line for line in path.read_bytes().splitlines(keepends=True) if _step_of(line) <= step]
-        write_whole(path, lambda file: file.writelines(kept))
+        write_whole(path, lambda file: file.write(b"".join(kept)))
 
     def clean(self) -> None:
         """Delete what a killed training left half written; this one holds the folder's lock."""
