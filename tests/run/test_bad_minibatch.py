@@ -1,7 +1,9 @@
 """A number that goes bad in an update leaves its steps and the weights that they met in the run folder."""
 
 import json
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,6 +70,28 @@ def test_the_file_is_enough_to_compute_the_minibatch_again(tmp_path, monkeypatch
     )  # fmt: skip
     np.testing.assert_allclose(log_prob_B.detach().numpy(), content["old_log_prob"], atol=1e-5)  # float32, other sums
     np.testing.assert_allclose(value_B.detach().numpy(), content["old_value"], atol=1e-5)
+
+
+def test_the_documented_way_to_look_at_it(tmp_path, monkeypatch, capsys):
+    poisoned(monkeypatch, after=0)
+    with pytest.raises(NonFiniteError):
+        run(tmp_path, total_steps=10**6)
+    text = (Path(__file__).resolve().parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    block = block.replace("RUN/", f"{tmp_path.as_posix()}/").replace("000121", "000001").replace("=512", "=16")
+    names = {}
+    exec(block, names)
+    assert capsys.readouterr().out.startswith("advantage [[")
+    np.testing.assert_allclose(names["log_prob"].detach().numpy(), names["kept"]["old_log_prob"], atol=1e-5)
+
+
+def test_the_files_that_the_docs_name_are_there():
+    root = Path(__file__).resolve().parents[2]
+    text = (root / "docs" / "reliability.md").read_text(encoding="utf-8")
+    for name in re.findall(r"`(tests/[^`]+|benchmarks/[^` ]+)`", text):
+        assert (root / name).exists(), name
+    for name in re.findall(r"`(test_[^`]+)`", text):
+        assert (root / "tests" / "run" / name).exists(), name
 
 
 def test_columns_of_some_steps():

@@ -718,6 +718,22 @@ def test_match_takes_policies_folders_and_files(trained):
     assert greedy != movelist.match(folder, game=game, num_games=20, seed=1, greedy=False)
 
 
+def test_match_and_export_of_a_run_whose_newest_checkpoint_is_damaged(tmp_path, capsys):
+    run(tmp_path, save_every=1, total_steps=150)
+    newest = checkpoint.load_newest(tmp_path, say=print)[0]
+    before = movelist.match(newest.with_name("update-000002.pt"), game=Odd(), num_games=20)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert newest.name == "update-000003.pt"
+    assert movelist.match(tmp_path, game=Odd(), num_games=20) == before
+    warning = (
+        "movelist: Warning: update-000003.pt is damaged (its checksum is missing). Taking the checkpoint before it, "
+    )
+    assert capsys.readouterr().err == f"{warning}update-000002.pt.\n"
+    movelist.export(tmp_path, tmp_path / "policy.safetensors", "weights")
+    assert capsys.readouterr().err == f"{warning}update-000002.pt.\n"
+    assert (tmp_path / "policy.safetensors").exists()
+
+
 def test_match_needs_a_game_that_fits(trained):
     with pytest.raises(CheckpointError) as caught:
         movelist.match(RandomPolicy(), RandomPolicy())
