@@ -75,7 +75,7 @@ def test_the_file_is_enough_to_compute_the_minibatch_again(tmp_path, monkeypatch
 def test_the_documented_way_to_look_at_it(tmp_path, monkeypatch, capsys):
     poisoned(monkeypatch, after=0)
     with pytest.raises(NonFiniteError):
-        run(tmp_path, total_steps=10**6)
+        run(tmp_path, total_steps=10**6, batch_size=10**4)  # no step comes before it
     text = (Path(__file__).resolve().parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     block = block.replace("RUN/", f"{tmp_path.as_posix()}/").replace("000121", "000001").replace("=512", "=16")
