@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL := $(VENV_PYTHON) -m pip --disable-pip-version-check install --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check format benchmark clean
+.PHONY: help install train test check format benchmark soak clean
 
 help:
 	@echo "make train      train: plays against itself and learns; ARGS=\"--help\" lists the settings"
@@ -17,6 +17,7 @@ help:
 	@echo "make check      look for faults without running: ruff format, ruff check, mypy"
 	@echo "make format     put the code in ruff's format and mend what ruff can"
 	@echo "make benchmark  run benchmarks/end_to_end.py"
+	@echo "make soak       break trainings in every way we know, for an hour; ARGS=\"--kills 20 --minutes 2\" is shorter"
 	@echo "make install    only make .venv; the others do it by themselves"
 	@echo "make clean      delete .venv, caches and build outputs; runs/ stays"
 	@echo
@@ -44,6 +45,9 @@ format: $(STAMP)
 
 benchmark: $(STAMP)
 	@$(VENV_PYTHON) benchmarks/end_to_end.py $(ARGS)
+
+soak: $(STAMP)
+	@$(VENV_PYTHON) scripts/soak.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

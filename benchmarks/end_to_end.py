@@ -25,7 +25,7 @@ from movelist.measure.benchmark import machine
 from movelist.measure.clock import matmul_rate
 from movelist.play.arena import match
 from movelist.play.policy import NetPolicy, RandomPolicy
-from movelist.run.checkpoint import RunFolder
+from movelist.run.folder import RunFolder
 from movelist.run.training import Training
 
 

@@ -272,7 +272,7 @@ def train_movelist(order: Order) -> dict[str, Any]:
     """movelist with its defaults."""
     from movelist.core.settings import TrainSettings
     from movelist.games.catalog import make_game
-    from movelist.run.checkpoint import RunFolder
+    from movelist.run.folder import RunFolder
     from movelist.run.training import Training
 
     given = {"game": order.game, "hidden_dim": order.hidden_dim, "epochs_per_update": order.epochs, "seed": order.seed}

@@ -65,7 +65,10 @@ HOUSE: dict[str, list[str]] = {
         "benchmark",
         *("findings", "profiler", "advice", "texts", "compare", "report"),
     ],
-    "run": ["log", "checkpoint", "recorded", "training", "train", "presets", "profile", "tune", "api"],
+    "run": [
+        *("growing_file", "events", "log", "seal", "lock", "folder", "exactness", "checkpoint", "bad_minibatch"),
+        *("recorded", "signals", "training", "greeting", "train", "presets", "profile", "tune", "api"),
+    ],
     "": [
         "data_commands",
         "policy_commands",

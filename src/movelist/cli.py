@@ -29,7 +29,8 @@ class Match(MatchSettings):
     """Play a trained policy against random players or against another policy."""
 
     policy: tyro.conf.Positional[Path]
-    """A run folder, a checkpoint, or an exported file (.onnx, .safetensors)."""
+    """A run folder (its newest checkpoint; its best one is RUN/checkpoints/best.json), a checkpoint, or an exported
+    file (.onnx, .safetensors)."""
 
     against: str = "random"
     """"random", or another run folder, checkpoint or exported file of the same game."""
@@ -123,7 +124,7 @@ def _defaults(arguments: list[str]) -> TrainSettings:
         flag, equals, value = word.partition("=")
         given = [value] if equals else arguments[place : place + 1]
         if flag == "--resume" and arguments[0] == "train" and given:  # without a folder, tyro says what is missing
-            from movelist.run.checkpoint import read_settings
+            from movelist.run.folder import read_settings
 
             return TrainSettings.from_flat(read_settings(Path(given[0])) | {"out": None})
     return TrainSettings()

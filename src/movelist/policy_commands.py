@@ -17,7 +17,7 @@ class Export:
     """Write a trained policy as a file that a game engine can run; docs/export.md says how."""
 
     policy: tyro.conf.Positional[Path]
-    """A run folder (its latest checkpoint), or a checkpoint file."""
+    """A run folder (its newest checkpoint; its best one is RUN/checkpoints/best.json), or a checkpoint file."""
 
     out: Path
     """The file: NAME.onnx, or NAME.safetensors for the profile weights."""

@@ -67,6 +67,8 @@ def test_the_defaults_are_good_and_cannot_be_changed(kind):
         (BenchmarkSettings, "cpu_time", True, "--num_threads 1 and --device cpu with it"),
         (RunSettings, "num_threads", 0, "at least 1"),
         (RunSettings, "save_every", 0, "at least 1"),
+        (RunSettings, "save_minutes", 0.0, "above 0"),
+        (RunSettings, "eval_every", 0, "at least 1"),
         (RunSettings, "keep_checkpoints", 0, "at least 1"),
         (RunSettings, "eval_games", -1, "at least 0"),
         (RunSettings, "seed", -1, "at least 0"),

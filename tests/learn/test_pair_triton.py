@@ -18,7 +18,7 @@ import torch
 from movelist.core.settings import TrainSettings
 from movelist.learn.batch import Rollout, plan_batches
 from movelist.learn.device import triton_missing
-from movelist.run.training import without_effect
+from movelist.run.greeting import without_effect
 from small_updates import learner, random_episodes, update
 
 CPU = torch.device("cpu")

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import random
-import shlex
 import time
 from pathlib import Path
 
@@ -13,46 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from movelist.core.errors import CheckpointError, DeviceError
+from movelist.core.errors import DeviceError, SaveError
 from movelist.core.settings import TrainSettings
-from movelist.learn.learner import Learner
-from movelist.learn.model import ModelShape, PolicyValueNet
-from movelist.learn.parallel import World
+from movelist.data.whole_file import write_whole
+from movelist.learn.model import ModelShape
 from movelist.run import checkpoint
-from movelist.run.checkpoint import RunFolder, check_fits, load, new_run_folder, quoted, read_settings, write_whole
-
-SHAPE = ModelShape(state_size=4, hidden_dim=16)
-COUNTERS = {"steps": 10, "episodes": 2, "seconds": 0.5}
-
-
-def some_state(seed=0):
-    torch.manual_seed(seed)
-    settings = TrainSettings.from_flat({"game": "odd", "hidden_dim": 16})
-    learner = Learner(PolicyValueNet(SHAPE), settings.update, World(torch.device("cpu")))
-    return checkpoint.pack(
-        settings=settings.to_flat(),
-        shape=SHAPE,
-        learner=learner.state_dict(),
-        source={"num_started": 7},
-        counters=COUNTERS,
-    )
-
-
-def weights(state):
-    return {name: tensor.numpy().tobytes() for name, tensor in state["learner"]["net"].items()}
-
-
-def refusal(call, *arguments, **options):
-    """The message of the CheckpointError that a call ends with; it is one line."""
-    with pytest.raises(CheckpointError) as caught:
-        call(*arguments, **options)
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
-    return str(caught.value)
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
+from movelist.run import folder as folder_module
+from movelist.run.checkpoint import check_fits, load
+from movelist.run.folder import RunFolder, quoted, read_settings
+from run_folders import COUNTERS, SHAPE, names, refusal, some_state, weights
 
 
 @pytest.fixture
@@ -77,7 +45,8 @@ def test_what_is_saved_is_loaded(run):
         COUNTERS,
         "movelist-checkpoint/1",
     )
-    assert set(state["versions"]) == {"torch", "numpy", "python"}
+    assert set(state["circumstances"]) == {"movelist", "torch", "numpy", "python", "device", "threads"}
+    assert set(state["generators"]) == {"python", "numpy", "torch", "cuda"}
     assert TrainSettings.from_flat(state["settings"]).model.hidden_dim == 16
     assert names(run.checkpoints) == ["latest.json", "update-000001.pt"]
 
@@ -169,7 +138,7 @@ def crash_while_writing(monkeypatch, error):
     [
         (KeyboardInterrupt(), KeyboardInterrupt),
         (ValueError(), ValueError),
-        (OSError(errno.ENOSPC, "No space left on device"), CheckpointError),
+        (OSError(errno.ENOSPC, "No space left on device"), SaveError),
     ],
 )
 def test_a_crash_while_saving_leaves_the_old_files(run, monkeypatch, error, seen):
@@ -218,8 +187,8 @@ def test_latest_changes_last_and_nothing_is_deleted_before(run, monkeypatch):
     order = []
     original = Path.replace
     monkeypatch.setattr(Path, "replace", lambda self, target: (order.append(Path(target).name), original(self, target)))
-    delete = checkpoint._delete
-    monkeypatch.setattr(checkpoint, "_delete", lambda path: (order.append(f"delete {path.name}"), delete(path)))
+    delete = folder_module._delete
+    monkeypatch.setattr(folder_module, "_delete", lambda path: (order.append(f"delete {path.name}"), delete(path)))
     run.save(2, some_state(), keep=1)
     assert order == ["update-000002.pt", "latest.json", "delete update-000001.pt"]
 
@@ -283,23 +252,39 @@ def damaged(run, change):
     [
         (lambda data: b"", "File is not a zip file"),
         (lambda data: data[: len(data) // 2], "File is not a zip file"),
-        (lambda data: data[:-1], "File is not a zip file"),
-        (lambda data: bytes([data[0] ^ 1]) + data[1:], "a wrong check sum of archive/data.pkl"),
+        (lambda data: data[:-1], "its checksum is missing"),
+        (lambda data: bytes([data[0] ^ 1]) + data[1:], "its checksum is wrong"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "its checksum is wrong"),
         (lambda data: b"hello\nworld\n", "File is not a zip file"),
         (lambda data: pickle.dumps({"format": "movelist-checkpoint/1"}), "File is not a zip file"),
     ],
-    ids=["empty", "half", "one byte short", "header", "text", "pickle"],
+    ids=["empty", "half", "one byte short", "header", "seal", "text", "pickle"],
 )
-def test_a_file_that_is_no_whole_checkpoint(run, change, got):
+def test_a_file_that_is_no_whole_checkpoint(run, capsys, change, got):
+    """Asked for itself it is refused; in a folder the one before is taken, and a line says so."""
     file = damaged(run, change)
     first = run.checkpoints / "update-000001.pt"
-    for path in (run.path, file):
-        assert refusal(load, path) == (
-            f"a checkpoint cannot be read: got {got} ({file}, {file.stat().st_size} bytes). "
-            f"Use {quoted(first)}; once the damaged file is deleted, the run goes on from there."
+    assert refusal(load, file) == (
+        f"a checkpoint cannot be read: got {got} ({file}, {file.stat().st_size} bytes). "
+        f"Perhaps another one can be: {quoted(first)}"
+    )
+    assert capsys.readouterr().err == ""
+    for folder in (run.path, run.checkpoints):
+        assert weights(load(folder)) == weights(some_state())
+        assert capsys.readouterr().err == (
+            f"movelist: Warning: update-000002.pt is damaged ({got}). Taking the checkpoint before it, "
+            "update-000001.pt.\n"
         )
-    file.unlink()
-    assert weights(load(run.path)) == weights(some_state())
+
+
+def test_several_damaged_ones_are_named_together(run):
+    for number in (2, 3):
+        run.save(number, some_state(), keep=9).write_bytes(b"")
+    said = []
+    file, state = checkpoint.load_newest(run.path, say=said.append)
+    assert (file.name, weights(state)) == ("update-000001.pt", weights(some_state()))
+    (line,) = said
+    assert "update-000003.pt is damaged (File is not a zip file), update-000002.pt is damaged (" in line
 
 
 def test_the_only_file_is_damaged(run):
@@ -310,26 +295,55 @@ def test_the_only_file_is_damaged(run):
     )
 
 
-def test_one_flipped_bit_anywhere_never_changes_what_is_loaded(run):
-    """torch.load alone would take flipped weights without a word."""
+def test_all_files_are_damaged(run):
+    run.save(2, some_state(), keep=3)
+    for number in (1, 2):
+        (run.checkpoints / f"update-00000{number}.pt").write_bytes(b"")
+    assert refusal(load, run.path).startswith("a checkpoint cannot be read: got File is not a zip file (")
+
+
+def test_a_file_that_cannot_be_opened_is_not_taken_for_damaged(run, monkeypatch):
+    """Another program may hold it for a moment: an older one must not be taken for that."""
+    file = run.save(2, some_state(2), keep=3)
+    original = Path.read_bytes
+
+    def held(path):
+        if path == file:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return original(path)
+
+    monkeypatch.setattr(Path, "read_bytes", held)
+    assert refusal(load, run.path) == f"a checkpoint cannot be opened: got Permission denied ({file})"
+
+
+def test_one_flipped_bit_anywhere_is_seen(run):
+    """In weights, headers, padding, the zip's directory or the checksum: torch.load alone takes most of them."""
     file = run.checkpoints / "update-000001.pt"
-    whole, expected = file.read_bytes(), load(file)
+    whole = file.read_bytes()
     choose = random.Random(0)
-    refused = 0
-    for _ in range(150):
+    edges = [
+        *range(0, 60, 3),
+        *range(len(whole) - 700, len(whole), 4),
+    ]  # the first header; directory, its end, the seal
+    for place in [*edges, *choose.sample(range(len(whole)), 200)]:
         data = bytearray(whole)
-        place = choose.randrange(len(data))
         data[place] ^= 1 << choose.randrange(8)
         file.write_bytes(data)
-        try:
-            state = load(file)
-        except CheckpointError as error:
-            refused += 1
-            assert str(file) in str(error) and "\n" not in str(error)
-        else:  # a bit of the padding, or of a date
-            assert weights(state) == weights(expected)
-            assert state["counters"] == expected["counters"]
-    assert refused > 75
+        assert str(file) in refusal(load, file), place
+    file.write_bytes(whole)
+    assert weights(load(file)) == weights(some_state())
+
+
+def test_a_checkpoint_of_an_older_version_loads_and_is_checked_as_far_as_it_can_be(run):
+    """Without a seal, and without the state of the generators."""
+    file = run.checkpoints / "update-000002.pt"
+    older = {name: part for name, part in some_state(2).items() if name not in ("generators", "circumstances")}
+    torch.save(older, file)
+    assert weights(load(run.path)) == weights(some_state(2))
+    whole = file.read_bytes()
+    place = whole.index(some_state(2)["learner"]["net"]["pair_weight"].numpy().tobytes())
+    file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    assert "a wrong check sum of update-000002/data/" in refusal(load, file)
 
 
 @pytest.mark.parametrize(
@@ -387,7 +401,7 @@ def test_nothing_there(tmp_path, run):
     (run.checkpoints / "update-000001.pt").unlink()
     assert refusal(load, run.path) == (
         f"{run.path} holds no checkpoint yet: expected a run folder or a checkpoint file. "
-        "A run that was broken off before its first checkpoint has to start anew: delete the folder."
+        f"The run was broken off before its first one: movelist train --resume {quoted(run.path)}"
     )
 
 
@@ -407,90 +421,3 @@ def test_another_game_or_size_is_named():
     ]:
         message = refusal(check_fits, state, Path("runs/x"), **{"game": "odd", **change})
         assert message == f"the checkpoint is of another {shown} ({Path('runs/x')})"
-
-
-# --- Run folders
-
-
-def test_a_new_folder_is_named_for_game_and_time(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(time, "strftime", lambda form: "20260102-030405")
-    folder = new_run_folder(None, "leduc_poker(players=3)")
-    assert folder.path == Path("runs/leduc-poker-players-3-20260102-030405")
-    assert names(folder.path) == ["checkpoints"]
-    assert new_run_folder(None, "斗地主").path == Path("runs/斗地主-20260102-030405")
-
-
-def test_two_runs_that_start_in_the_same_second_get_folders_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(time, "strftime", lambda form: "20260102-030405")
-    paths = [new_run_folder(None, "odd").path for _ in range(3)]
-    assert [path.name for path in paths] == [
-        "odd-20260102-030405",
-        "odd-20260102-030405-2",
-        "odd-20260102-030405-3",
-    ]
-
-
-def test_a_folder_that_holds_a_run_is_refused_with_the_way_on(run):
-    assert refusal(new_run_folder, run.path, "odd") == (
-        f"the folder already holds a run: got a run of odd ({run.path}). "
-        f"Go on with it: movelist train --resume {quoted(run.path)}; or choose another with --out."
-    )
-
-
-def test_a_folder_with_checkpoints_but_without_settings_is_not_written_into(run):
-    (run.path / "settings.json").unlink()
-    assert "expected a folder with settings.json" in refusal(new_run_folder, run.path, "odd")
-
-
-def test_an_empty_folder_may_be_used(tmp_path):
-    assert new_run_folder(tmp_path, "odd").path == tmp_path
-    assert names(tmp_path) == ["checkpoints"]
-
-
-@pytest.mark.parametrize("inside", ["", "deeper"])
-def test_a_folder_that_cannot_be_written(tmp_path, inside):
-    """A file stands where the folder should be; rights would not stop an administrator."""
-    (tmp_path / "taken").write_bytes(b"")
-    out = tmp_path / "taken" / inside
-    message = refusal(new_run_folder, out, "odd")
-    assert message.startswith("the run folder cannot be written: got ")
-    assert message.endswith(f"({out}). Choose another with --out.")
-    assert names(tmp_path) == ["taken"]
-
-
-def test_runs_that_cannot_be_written(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").write_bytes(b"")
-    assert refusal(new_run_folder, None, "odd").startswith("the run folder cannot be written: got ")
-
-
-@pytest.mark.parametrize(
-    ("content", "got"),
-    [
-        (b"", "Expecting value: line 1 column 1 (char 0)"),
-        (b'{"game": "od', "Unterminated string starting at: line 1 column 10 (char 9)"),
-        (b"[1]", "list instead of an object"),
-        (b"\xff\xfe", "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
-    ],
-)
-def test_settings_that_cannot_be_read(run, content, got):
-    file = run.path / "settings.json"
-    file.write_bytes(content)
-    assert refusal(read_settings, run.path) == f"the settings of a run cannot be read: got {got} ({file})"
-
-
-def test_no_run_folder(tmp_path):
-    for path in (tmp_path, tmp_path / "no"):
-        assert refusal(read_settings, path) == (
-            f"this is no run folder: got {path}, expected a folder with settings.json"
-        )
-
-
-@pytest.mark.parametrize("name", ["plain", "with space", "训练", "训练 一", "a&b", "it's", "(1)"])
-def test_a_path_can_be_typed_as_it_is_shown(name):
-    """As a POSIX shell reads it; cmd.exe knows double quotes only, and strips them alike."""
-    assert shlex.split(quoted(Path(name))) == [name]
-    assert quoted(Path("plain")) == "plain"
-    assert quoted(Path("with space")) == '"with space"'

@@ -1,13 +1,16 @@
 """What a training shows and writes: JSON that every reader takes, TensorBoard events, and lines for any console."""
 
+import errno
 import io
 import json
 import math
 import time
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from movelist.run import growing_file
 from movelist.run.log import Log, progress_text
 
 METRICS = {
@@ -188,7 +191,7 @@ def test_a_progress_bar_on_a_terminal_that_knows_few_letters(tmp_path, encoding,
     assert b"plain" in raw.getvalue()
 
 
-def test_an_error_closes_the_files_and_gives_the_cursor_back(tmp_path):
+def test_an_error_gives_the_cursor_back(tmp_path):
     console, text = terminal()
     log = Log(tmp_path, tensorboard=False, console=console)
     with pytest.raises(ZeroDivisionError), log:
@@ -196,5 +199,127 @@ def test_an_error_closes_the_files_and_gives_the_cursor_back(tmp_path):
         raise ZeroDivisionError
     assert "\x1b[?25h" in text.getvalue()
     assert len(rows(tmp_path)) == 1
-    with pytest.raises(ValueError, match="closed file"):
-        log.update(200, METRICS, progress=0.5)
+
+
+# --- A full disk
+
+
+def full_disk(monkeypatch, *, after):
+    """Appending to a file fails once `after` bytes are written, in the middle of a piece; returns a switch."""
+    original, left = Path.open, [after]
+
+    class Full(io.BufferedWriter):
+        def write(self, content):
+            part = content[: left[0]]
+            left[0] -= len(part)
+            super().write(part)
+            self.flush()
+            if len(part) < len(content):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return len(part)
+
+    def open_(path, mode="r", *words, **options):
+        return Full(io.FileIO(path, mode)) if mode == "ab" else original(path, mode, *words, **options)
+
+    monkeypatch.setattr(Path, "open", open_)
+    return left
+
+
+def test_a_full_disk_stops_no_training_and_nothing_is_lost_or_written_twice(tmp_path, monkeypatch):
+    left = full_disk(monkeypatch, after=10**6)
+    console, text = plain()
+    with Log(tmp_path, tensorboard=True, console=console) as log:
+        log.update(100, METRICS, progress=0.1)
+        left[0] = 50
+        for step in (200, 300, 400):
+            log.update(step, METRICS, progress=0.2)
+        assert [row["step"] for row in rows_so_far(tmp_path)] == [100]
+        left[0] = 10**6
+        log.update(500, METRICS, progress=0.3)
+    assert [row["step"] for row in rows(tmp_path)] == [100, 200, 300, 400, 500]
+    assert [event.step for event in events_of(tmp_path).Scalars("charts/SPS")] == [100, 200, 300, 400, 500]
+    warnings = [line for line in text.getvalue().splitlines() if line.startswith("Warning: ")]
+    assert warnings == [
+        "Warning: metrics.jsonl cannot be written: No space left on device. The training goes on; what is missing is "
+        "written once there is space."
+    ]
+
+
+def test_what_waited_is_tried_once_more_at_the_end(tmp_path, monkeypatch):
+    left = full_disk(monkeypatch, after=60)
+    with Log(tmp_path, tensorboard=True, console=plain()[0]) as log:
+        log.update(100, METRICS, progress=0.1)
+        left[0] = 10**6
+    assert [row["step"] for row in rows(tmp_path)] == [100]
+    assert [event.step for event in events_of(tmp_path).Scalars("charts/SPS")] == [100]
+
+
+def rows_so_far(folder):
+    """The whole lines; the last one may be written in part."""
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def test_a_real_full_disk(tmp_path):
+    """/dev/full takes nothing, at the flush."""
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    console, text = plain()
+    with Log(tmp_path, tensorboard=False, console=console) as log:
+        log.update(100, METRICS, progress=0.1)
+    assert "Warning: metrics.jsonl cannot be written: " in text.getvalue()
+
+
+def test_standard_output_on_a_full_disk(tmp_path):
+    """`movelist train > log.txt` on the disk that is full."""
+
+    def failing(text):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    stream = io.StringIO()
+    stream.write = failing
+    with Log(tmp_path, tensorboard=False, console=Console(file=stream)) as log:
+        log.update(100, METRICS, progress=0.1)
+        log.say("Nobody reads this.")
+    assert [row["step"] for row in rows(tmp_path)] == [100]
+
+
+def test_what_waits_for_space_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(growing_file, "MOST_KEPT", 25)
+    file = growing_file.GrowingFile(tmp_path / "log")
+    left = full_disk(monkeypatch, after=0)
+    for piece in (b"first 10.\n", b"second 10\n", b"no place for this\n"):
+        with pytest.raises(OSError, match="No space left"):
+            file.add(piece)
+    left[0] = 10**6
+    file.add(b"end.\n")
+    assert (tmp_path / "log").read_bytes() == b"first 10.\nsecond 10\nend.\n"
+
+
+def test_every_update_is_in_tensorboards_file_at_once(tmp_path):
+    """A run that is killed must not lack what its checkpoint says is done."""
+    with Log(tmp_path, tensorboard=True, console=plain()[0]) as log:
+        log.update(100, METRICS, progress=0.1)
+        assert [event.step for event in events_of(tmp_path).Scalars("charts/SPS")] == [100]
+
+
+def test_a_resumed_run_makes_tensorboard_forget_what_came_later(tmp_path):
+    for after, steps in [(None, (100, 200, 300)), (100, (210, 310))]:
+        with Log(tmp_path, tensorboard=True, console=plain()[0], after=after) as log:
+            for step in steps:
+                log.update(step, METRICS, progress=0.1)
+    assert [event.step for event in events_of(tmp_path).Scalars("charts/SPS")] == [100, 210, 310]
+
+
+def events_of(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    return events
+
+
+def test_a_resumed_run_shows_the_last_match(tmp_path):
+    console, text = plain()
+    with Log(tmp_path, tensorboard=False, console=console, last_match={"arena/win_rate": 0.75}) as log:
+        log.update(100, METRICS, progress=0.1)
+    assert "beats random 75%" in text.getvalue()

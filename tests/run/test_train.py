@@ -31,11 +31,14 @@ from movelist.games.catalog import make_game
 from movelist.play.policy import NetPolicy, RandomPolicy, derive_seeds
 from movelist.play.selfplay import GAMES, SelfPlay
 from movelist.run import checkpoint
+from movelist.run.folder import quoted, read_settings
 from movelist.run.log import Log
 from movelist.run.train import train
 from movelist.run.training import Training
 from play.toys import Odd, Picker, Scripted
 from play.worker_games import Timed
+from recorded import record as episode_record
+from recorded import write_lines
 
 SMALL = {
     "game": "odd",
@@ -145,7 +148,7 @@ def test_a_training_from_start_to_end(tmp_path):
     assert isinstance(result.policy, NetPolicy)
     assert result.policy.greedy
 
-    settings = checkpoint.read_settings(folder)
+    settings = read_settings(folder)
     assert settings["out"] == str(folder)
     expected = TrainSettings.from_flat({**SMALL, "eval_games": 20, "tensorboard": True, "save_every": 1,
                                         "keep_checkpoints": 2, "out": str(folder)})  # fmt: skip
@@ -154,12 +157,12 @@ def test_a_training_from_start_to_end(tmp_path):
     lines = text.splitlines()
     assert f"Trained {result.steps} steps in {result.updates} updates and " in text
     assert f"Against random players: {result.match}." in lines
-    assert lines[-3].startswith(f"Files: {checkpoint.quoted(folder)} (settings, metrics.jsonl, ")
+    assert lines[-3].startswith(f"Files: {quoted(folder)} (settings, metrics.jsonl, ")
     assert f"the last is {saved[-1]}" in lines[-3]
 
 
 def test_the_metrics_are_there_with_their_tags(tmp_path):
-    result, _ = run(tmp_path, save_every=2, eval_games=4)
+    result, _ = run(tmp_path, eval_every=2, eval_games=4)
     written = rows(tmp_path)
     assert [row["charts/updates"] for row in written] == list(range(1, result.updates + 1))
     assert written[-1]["step"] == result.steps
@@ -198,7 +201,7 @@ def test_without_a_folder_it_makes_one_in_runs(tmp_path, monkeypatch):
     result, _ = run(None, total_steps=1)
     assert result.folder.parent == Path("runs")
     assert result.folder.name.startswith("odd-2")
-    assert checkpoint.read_settings(result.folder)["out"] == str(result.folder)
+    assert read_settings(result.folder)["out"] == str(result.folder)
 
 
 def test_it_learns(tmp_path):
@@ -367,13 +370,26 @@ def test_a_resumed_run_that_does_not_fit_is_refused_and_stays_as_it_is(tmp_path)
     run(None, resume=str(tmp_path), total_steps=150)
 
 
-def test_a_second_run_into_the_same_folder_is_refused(tmp_path):
+def test_the_same_command_again_goes_on(tmp_path):
+    """Once with another goal, and once more when all is done."""
+    steps = four_updates(tmp_path / "whole")
+    run(tmp_path / "parts", total_steps=steps[1])
+    result, text = run(tmp_path / "parts", total_steps=180)
+    assert f"Going on after update 2, {steps[1]} steps." in text
+    assert learnt(tmp_path / "parts") == learnt(tmp_path / "whole")
+    again, text = run(tmp_path / "parts", total_steps=180)
+    assert "It has already come that far" in text
+    assert again.updates == result.updates
+    assert read_settings(tmp_path / "parts") == read_settings(tmp_path / "whole") | {"out": str(tmp_path / "parts")}
+
+
+def test_another_run_into_the_same_folder_is_refused(tmp_path):
     run(tmp_path / "run")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(CheckpointError) as caught:
-        run(tmp_path / "run")
-    assert one_line(caught).startswith("the folder already holds a run: got a run of odd (")
-    assert f"movelist train --resume {checkpoint.quoted(tmp_path / 'run')}; or choose another" in one_line(caught)
+        run(tmp_path / "run", lr=0.25, total_steps=9)
+    assert one_line(caught).startswith("the folder already holds another run: got --lr 0.25 instead of 0.0005 (")
+    assert f"movelist train --resume {quoted(tmp_path / 'run')}; or choose another" in one_line(caught)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -386,9 +402,9 @@ def test_the_hint_for_training_on_does_train_on(tmp_path, flat):
     (hint,) = [line for line in text.splitlines() if line.startswith("Or train on: ")]
     words = hint.split()
     flags = {words[at].removeprefix("--"): words[at + 1] for at in range(5, len(words), 2)}
-    own = checkpoint.read_settings(tmp_path / "run")
+    own = read_settings(tmp_path / "run")
     given = {name: value if name == "resume" else json.loads(value) for name, value in flags.items()}
-    assert given["resume"] == checkpoint.quoted(tmp_path / "run")
+    assert given["resume"] == quoted(tmp_path / "run")
     settings = TrainSettings.from_flat({**own, **given, "resume": str(tmp_path / "run")})
     again = train(settings, kuhn, console=Console(file=io.StringIO()))
     assert again.updates > result.updates
@@ -474,19 +490,34 @@ def test_a_signal_before_the_first_update_does_one_update(tmp_path, monkeypatch)
     assert text.splitlines()[-1].startswith("Stopped before the end. Go on: ")
 
 
-def test_a_signal_during_the_last_match_ends_only_the_match(tmp_path, monkeypatch):
+def test_a_signal_during_a_quick_match_ends_that_update_and_saves(tmp_path, monkeypatch):
+    original = Training.match
+
+    def match(self, num_games):
+        signal.raise_signal(signal.SIGTERM)
+        return original(self, num_games)
+
+    monkeypatch.setattr(Training, "match", match)
+    result, _ = run(tmp_path, total_steps=10**6, eval_games=10, eval_every=2)
+    assert result.interrupted
+    assert (result.updates, result.checkpoint.name) == (2, "update-000002.pt")
+    assert [("arena/win_rate" in row) for row in rows(tmp_path)] == [False, True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_last_match_ends_only_the_match(tmp_path, monkeypatch, number):
     """All is trained and saved; nobody has to wait for thousands of games, or to lose the last lines."""
     original = Training.match
 
     def match(self, num_games):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         return original(self, num_games)
 
     monkeypatch.setattr(Training, "match", match)
     result, text = run(tmp_path, eval_games=10)
     assert result.match is None
     assert "Stopping after this update" not in text
-    assert f"Files: {checkpoint.quoted(tmp_path)} " in text
+    assert f"Files: {quoted(tmp_path)} " in text
     assert checkpoint.load(tmp_path)["learner"]["num_updates"] == result.updates
 
 
@@ -504,7 +535,13 @@ class Slow(Odd):
             time.sleep(100)
         return super().new_state(seed)
 
-recorded.make_game = lambda name: Slow()
+def make(name):
+    if SLOW_AFTER < 0:
+        print("making the game", flush=True)
+        time.sleep(100)
+    return Slow()
+
+recorded.make_game = make
 sys.exit(cli.main(["train", *sys.argv[1:]]))
 """
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot send another process a signal")
@@ -513,7 +550,9 @@ on_posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot se
 def start(folder, *, slow_after, **flat):
     """A training in a process of its own, with its standard output."""
     script = SCRIPT.replace("SLOW_AFTER", str(slow_after))
-    words = [f"--{name}={value}" for name, value in {**SMALL, "out": folder, **flat}.items() if value is not False]
+    given = {**SMALL, "out": folder, **flat}
+    words = [f"--{name}={value}" for name, value in given.items() if value is not False and value is not None]
+    words += [f"--{name}" for name, value in given.items() if value is None]
     tests = str(Path(__file__).resolve().parents[1])
     return subprocess.Popen(
         [sys.executable, "-c", script, tests, *words, "--no-tensorboard"],
@@ -568,6 +607,45 @@ def test_a_second_ctrl_c_leaves_at_once_and_the_last_checkpoint_loads(tmp_path):
     assert (code, err) == (128 + signal.SIGINT, "")
     assert time.monotonic() - began < 50  # it sleeps for 100
     assert checkpoint.load(tmp_path / "run")["learner"]["num_updates"] == 2
+
+
+@on_posix
+def test_ctrl_c_before_anything_began_leaves_nothing_and_shows_no_traceback(tmp_path):
+    process = start(tmp_path / "run", slow_after=-1)
+    read_until(process, "making the game")
+    process.send_signal(signal.SIGINT)
+    assert end_of(process) == (130, "", "movelist: stopped.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@on_posix
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_waits_for_an_engine(tmp_path, number):
+    """Eight episodes have come and no more do."""
+    (tmp_path / "in").mkdir()
+    write_lines(tmp_path / "in" / "a.jsonl", *[episode_record(game="odd")] * 8)
+    process = start(tmp_path / "run", slow_after=10**9, game=False, data=tmp_path / "in", watch=None, total_steps=10**6)
+    read_until(process, "update 1 ")
+    process.send_signal(number)
+    code, out, err = end_of(process)
+    assert (code, err) == (0, "")
+    assert "Stopping after this update." in out
+    assert out.splitlines()[-1].startswith("Stopped before the end. Go on: movelist train --resume")
+    assert checkpoint.load(tmp_path / "run")["learner"]["num_updates"] == 1
+
+
+@on_posix
+def test_two_trainings_cannot_share_a_folder(tmp_path):
+    process = start(tmp_path / "run", slow_after=20, total_steps=10**9)
+    try:
+        read_until(process, "sleeping")
+        with pytest.raises(CheckpointError) as caught:
+            run(tmp_path / "run", total_steps=10**9)
+    finally:
+        process.kill()
+        end_of(process)
+    assert one_line(caught).startswith(f"another process trains in this folder: got process {process.pid} on ")
+    run(tmp_path / "run", total_steps=100)  # a killed one blocks nobody
 
 
 # --- What goes wrong
@@ -675,6 +753,22 @@ def test_match_takes_policies_folders_and_files(trained):
     assert greedy != movelist.match(folder, game=game, num_games=20, seed=1, greedy=False)
 
 
+def test_match_and_export_of_a_run_whose_newest_checkpoint_is_damaged(tmp_path, capsys):
+    run(tmp_path, save_every=1, total_steps=150)
+    newest = checkpoint.load_newest(tmp_path, say=print)[0]
+    before = movelist.match(newest.with_name("update-000002.pt"), game=Odd(), num_games=20)
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert newest.name == "update-000003.pt"
+    assert movelist.match(tmp_path, game=Odd(), num_games=20) == before
+    warning = (
+        "movelist: Warning: update-000003.pt is damaged (its checksum is missing). Taking the checkpoint before it, "
+    )
+    assert capsys.readouterr().err == f"{warning}update-000002.pt.\n"
+    movelist.export(tmp_path, tmp_path / "policy.safetensors", "weights")
+    assert capsys.readouterr().err == f"{warning}update-000002.pt.\n"
+    assert (tmp_path / "policy.safetensors").exists()
+
+
 def test_match_needs_a_game_that_fits(trained):
     with pytest.raises(CheckpointError) as caught:
         movelist.match(RandomPolicy(), RandomPolicy())
@@ -713,7 +807,7 @@ def test_resume_in_python_takes_the_runs_own_settings(tmp_path):
     first = movelist.train(game=Odd(), **API | {"out": tmp_path})
     again = movelist.train(game=Odd(), resume=tmp_path, total_steps=2 * first.steps)
     assert again.updates > first.updates
-    assert checkpoint.read_settings(tmp_path)["batch_size"] == 16
+    assert read_settings(tmp_path)["batch_size"] == 16
 
 
 @pytest.mark.parametrize(

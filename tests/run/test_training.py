@@ -1,8 +1,5 @@
-"""What a training says before it starts, which network it builds, and how it stops."""
+"""What a training says before it starts, and which network it builds."""
 
-import os
-import signal
-import threading
 import types
 
 import pytest
@@ -14,15 +11,9 @@ from movelist.games.catalog import make_game
 from movelist.learn import device
 from movelist.play.policy import RandomPolicy
 from movelist.play.selfplay import SelfPlay
-from movelist.run.checkpoint import RunFolder
-from movelist.run.training import (
-    Training,
-    describe_update,
-    greeting,
-    model_shape,
-    stop_on_signals,
-    without_effect,
-)
+from movelist.run.folder import RunFolder
+from movelist.run.greeting import describe_update, greeting, without_effect
+from movelist.run.training import Training, model_shape
 from play.toys import Odd
 
 CPU = torch.device("cpu")
@@ -229,50 +220,3 @@ def test_pace(tmp_path):
         assert pace[f"charts/episodic_return_seat_{seat}"] == pytest.approx(episodes.return_EP[:, seat].mean())
     left = 1000 - episodes.num_steps
     assert pace["charts/seconds_left"] == pytest.approx(3.0 * left / episodes.num_steps)
-
-
-# --- Signals
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_is_a_wish_and_the_handlers_come_back(number):
-    before = signal.getsignal(number)
-    said = []
-    with stop_on_signals(said.append) as stop:
-        assert not stop
-        signal.raise_signal(number)
-        assert stop == [number]
-    assert said == ["Stopping after this update. Once more to leave at once."]
-    assert signal.getsignal(number) is before
-
-
-def test_the_second_signal_leaves_at_once(monkeypatch):
-    left = []
-    monkeypatch.setattr(os, "_exit", left.append)
-    with stop_on_signals(lambda line: None):
-        signal.raise_signal(signal.SIGINT)
-        assert left == []
-        signal.raise_signal(signal.SIGTERM)
-    assert left == [128 + signal.SIGTERM]
-
-
-def test_the_handlers_come_back_after_an_error():
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(ZeroDivisionError), stop_on_signals(lambda line: None):
-        raise ZeroDivisionError
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_another_thread_than_the_main_one_handles_no_signals():
-    before, stops = signal.getsignal(signal.SIGINT), []
-
-    def work():
-        with stop_on_signals(lambda line: None) as stop:
-            stops.append(list(stop))
-            stops.append(signal.getsignal(signal.SIGINT) is before)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert stops == [[], True]
-    assert signal.getsignal(signal.SIGINT) is before

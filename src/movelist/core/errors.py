@@ -7,6 +7,7 @@
     ├── CheckpointError    a run folder or checkpoint cannot be used    2
     ├── DeviceError        the device asked for is not there    2
     ├── DataError          an episode breaks the rules    1
+    ├── SaveError          a file cannot be written    1
     ├── DeviceMemoryError  the device has too little memory for a batch    1
     ├── WorkerError        a process that plays games failed, and failed again    1
     └── NonFiniteError     NaN or infinity turned up in training    1
@@ -17,7 +18,8 @@ Every message answers, in one line: what happened, what was found, what was expe
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class MovelistError(Exception):
@@ -93,6 +95,10 @@ class DataError(MovelistError):
     """An episode breaks the rules of the data."""
 
 
+class SaveError(MovelistError):
+    """A file cannot be written: the disk is full, or gone, or another program holds the file."""
+
+
 class DeviceMemoryError(MovelistError):
     """The device has too little memory for what it was given."""
 
@@ -102,7 +108,13 @@ class WorkerError(MovelistError):
 
 
 class NonFiniteError(MovelistError):
-    """NaN or infinity turned up in training; the weights were not changed by it."""
+    """NaN or infinity turned up in training; the weights were not changed by it.
+
+    Attributes:
+        minibatch: The steps that it turned up in, as named arrays, where they are known.
+    """
+
+    minibatch: Mapping[str, Any] | None = None
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

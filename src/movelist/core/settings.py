@@ -155,7 +155,8 @@ class RunSettings:
     """The run."""
 
     out: Path | None = None
-    """Folder of the run. None makes a new one, runs/GAME-DATE-TIME."""
+    """Folder of the run. None makes a new one, runs/GAME-DATE-TIME. If it holds the run that these settings describe,
+    that run goes on."""
 
     resume: Path | None = None
     """Folder of a run to continue, with that run's own settings. total_steps and max_seconds may be given anew."""
@@ -176,14 +177,22 @@ class RunSettings:
     num_threads: int | None = None
     """CPU threads for computing. None leaves torch's choice, usually the number of cores."""
 
-    save_every: int = 10
-    """Updates between checkpoints; the last update is always saved."""
+    save_every: int | None = None
+    """Updates between checkpoints; the last update is always saved. None saves as often as 1 % of the time allows: when
+    the time since the last save is 100 times what that one took."""
+
+    save_minutes: float = 10.0
+    """The most minutes between checkpoints, whatever --save_every says."""
 
     keep_checkpoints: int = 3
-    """How many of the newest checkpoints to keep."""
+    """How many of the newest checkpoints to keep. The best one, by the quick matches, is kept besides."""
 
     eval_games: int = 1_000
     """Games against random players at the end, to show the strength reached. 0 plays none."""
+
+    eval_every: int = 10
+    """Updates between quick matches of up to 200 games against random players, for the display and to find the best
+    checkpoint: checkpoints/best.json names it. None are played if eval_games is 0."""
 
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
@@ -191,11 +200,11 @@ class RunSettings:
     def __post_init__(self) -> None:
         check_kinds(self)
         require(self, self.step_goal is None or self.step_goal >= 1, "total_steps", "at least 1")
-        at_least(self, 1, "num_threads", "save_every", "keep_checkpoints")
+        at_least(self, 1, "num_threads", "save_every", "keep_checkpoints", "eval_every")
         at_least(self, 0, "eval_games", "seed")
         require(self, self.seed < 1 << 63, "seed", "at most 2^63 - 1")
         require(self, (self.num_threads or 0) <= 1024, "num_threads", "at most 1024")  # OpenMP crashes far above
-        above_zero(self, "max_seconds")
+        above_zero(self, "max_seconds", "save_minutes")
 
     @property
     def step_goal(self) -> int | None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from movelist.core.errors import CheckpointError
+import psutil
+
+from movelist.core.errors import SaveError
+
+UNFINISHED = ".tmp"  # at the end of a file's name while it is written
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file so that it appears whole or not at all, also when the machine stops.
 
     Raises:
-        CheckpointError: The disk is full, or another program holds the old file open for good.
+        SaveError: The disk is full, or another program holds the old file open for good.
     """
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    beside = path.with_name(f"{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         with beside.open("wb") as file:
             write(file)
@@ -25,11 +30,25 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.fsync(file.fileno())
         _replace(beside, path)
     except OSError as error:
-        raise CheckpointError(
+        raise SaveError(
             "a file cannot be written", got=error.strerror, where=str(path), do="What was there before is whole."
         ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # held by a virus scanner: the next start of the run deletes it
+            beside.unlink(missing_ok=True)
+
+
+def delete_unfinished(folder: Path) -> None:
+    """Delete what killed processes left half written; nobody else may be writing in the folder.
+
+    A file of a process that lives is left alone, unless it has this one's number: in a container every process may
+    have the same.
+    """
+    for path in folder.glob(f"*{UNFINISHED}"):
+        number = path.name.removesuffix(UNFINISHED).rpartition(".")[2]
+        if number.isdecimal() and (int(number) == os.getpid() or not psutil.pid_exists(int(number))):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _replace(beside: Path, path: Path) -> None:

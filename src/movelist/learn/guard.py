@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,3 +57,31 @@ def non_finite_places(
         ratio = np.exp(log_prob - old_log_prob_N[step_B])
     for b in np.flatnonzero(~np.isfinite(ratio)):
         yield "the ratio of the new to the recorded probability", int(step_B[b]), ratio[b]
+
+
+def columns_of(rollout: Rollout, step_M: Array, targets: Mapping[str, Array]) -> dict[str, Array]:
+    """Some steps of a rollout as named arrays that can be written to a file.
+
+    Args:
+        rollout: Where the steps are.
+        step_M: int64 [M], their numbers, in the order that they were computed in.
+        targets: Columns of the rollout's steps, [N], that belong to them.
+
+    Returns:
+        `state` [M, S], `action_offsets` [M+1] and `action_id` [A], the lists; `chosen` [M], places in the lists;
+        `player`, `episode` and `step` [M], the step's number in its episode; and `targets` of these steps.
+    """
+    episodes, count_M = rollout.episodes, rollout.count_N[step_M]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(count_M)])
+    source_A = np.arange(offsets[-1]) + np.repeat(episodes.action_offsets[step_M] - offsets[:-1], count_M)
+    episode_M = np.searchsorted(episodes.episode_offsets, step_M, side="right") - 1
+    return {
+        "state": episodes.state_NS[step_M],
+        "action_offsets": offsets,
+        "action_id": episodes.action_id_A[source_A],
+        "chosen": episodes.chosen_N[step_M],
+        "player": episodes.player_N[step_M],
+        "episode": episode_M,
+        "step": step_M - episodes.episode_offsets[episode_M],
+        **{name: column[step_M] for name, column in targets.items()},
+    }

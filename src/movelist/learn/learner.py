@@ -30,7 +30,7 @@ from movelist.learn.device import (
     to_device,
     triton_missing,
 )
-from movelist.learn.guard import Guard, non_finite_places
+from movelist.learn.guard import Guard, columns_of, non_finite_places
 from movelist.learn.loss import LOSS_NAMES, Loss, Targets, ppo_loss
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
@@ -332,7 +332,11 @@ class Learner:
         total = sums.read()
         minibatches = [minibatch for epoch in epochs for minibatch in epoch]
         if total["first_bad"] >= 0:
-            raise self._explain(prepared, targets, minibatches[int(total["first_bad"])], int(total["first_bad"]))
+            number = int(total["first_bad"])
+            error = self._explain(prepared, targets, minibatches[number], number)
+            steps_M = torch.cat([batch.step_B for batch in minibatches[number].batches]).cpu().numpy()
+            error.minibatch = columns_of(prepared.rollout, steps_M, prepared.targets)
+            raise error
         self.num_updates += 1
         steps = max(1.0, total["steps"])
         metrics = {f"losses/{name}": total[name] / steps for name in LOSS_NAMES}

@@ -98,7 +98,8 @@ def export_net(
     Raises:
         SettingsError: The profile is unknown, the suffix does not fit, or weights are asked for the value.
         MissingExtraError: onnx or onnxruntime is not installed.
-        CheckpointError: The network cannot be written so, or the file is not equal to it, or cannot be written.
+        CheckpointError: The network cannot be written so, or the file is not equal to it.
+        SaveError: The file cannot be written.
     """
     _check_request(path, profile, value)
     # Compared on a CPU in full float32: on a GPU torch itself is as far off as TF32 rounds.

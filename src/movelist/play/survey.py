@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -225,6 +225,20 @@ class Incoming:
             for name, against_EP in against.items():
                 if (cells_EP := mine_EP & against_EP).any():
                     tallies.setdefault(name, Tally()).add(episodes.return_EP[cells_EP], outcome_EP[cells_EP])
+
+    def state_dict(self) -> list[Any]:
+        """The tallies, as [version, opponent, numbers], of types that a checkpoint holds."""
+        return [
+            [version, name, asdict(tally)]
+            for version, tallies in self.tallies.items()
+            for name, tally in tallies.items()
+        ]
+
+    def load_state_dict(self, state: list[Any]) -> None:
+        """Go on from `state_dict`."""
+        self.tallies = {}
+        for version, name, numbers in state:
+            self.tallies.setdefault(version, {})[name] = Tally(**numbers)
 
     def metrics(self) -> dict[str, float]:
         """Version, and games, win rate and mean return by opponent, by their tags, which stay few."""

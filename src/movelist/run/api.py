@@ -18,6 +18,8 @@ from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.play.policy_info import describe
 from movelist.run import checkpoint
 from movelist.run.checkpoint import load_policy as load
+from movelist.run.exactness import movelist_version
+from movelist.run.folder import read_settings
 from movelist.run.train import TrainResult
 from movelist.run.train import train as train_settings
 
@@ -39,7 +41,7 @@ def train(game: str | Game | None = None, **settings: Any) -> TrainResult:
         MovelistError: A setting, the game or the folder cannot be used, or a number went bad in training.
     """
     if resumed := settings.get("resume"):
-        settings = checkpoint.read_settings(Path(resumed)) | {"out": None} | settings
+        settings = read_settings(Path(resumed)) | {"out": None} | settings
     if game is None or isinstance(game, str):
         return train_settings(TrainSettings.from_flat(settings | ({"game": game} if game else {})))
     check_game(game, num_games=1)
@@ -99,7 +101,7 @@ def load_player(path: Path, game: Game | None, *, greedy: bool) -> tuple[NetPoli
         exported.info.check(str(path), game=game_name(game), state_size=state_size(game))
         return exported, game
     device = choose_device("cpu")
-    state = checkpoint.load(path, device=device)
+    state = checkpoint.load(path)
     game = game or _game_of(state["settings"]["game"])
     net = checkpoint.load_net(state, device)
     checkpoint.check_fits(state, path, game=game_name(game), state_size=state_size(game))
@@ -152,5 +154,5 @@ def export(
         raise SettingsError("an export needs to know its game", do='Give game="...": the file names it.')
     net = policy.net if isinstance(policy, NetPolicy) else policy
     name = game if isinstance(game, str) else game_name(game)
-    info = describe(net.shape, version=checkpoint.movelist_version(), game=name, layout=state_layout, policy_version=0)
+    info = describe(net.shape, version=movelist_version(), game=name, layout=state_layout, policy_version=0)
     return export_net(net, info, Path(out), profile, value=value)

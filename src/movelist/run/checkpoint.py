@@ -1,123 +1,28 @@
-"""The run folder and its checkpoints: whole files only, so the latest always loads.
-
-    RUN/settings.json               the resolved settings
-    RUN/metrics.jsonl               one line an update
-    RUN/tensorboard/                the same numbers
-    RUN/checkpoints/update-000120.pt
-    RUN/checkpoints/latest.json     {"file": "update-000120.pt"}
-
-A checkpoint is written beside its place, flushed, and renamed; numbered files are never overwritten, since on Windows
-another program may hold them open. `latest.json` changes last.
-"""
+"""What a checkpoint holds, and how it is read: a damaged one is named, and the one before is taken."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
 import pickle
-import platform
-import time
-import zipfile
+import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from movelist.core.errors import CheckpointError
 from movelist.core.returns import RunningScale
-from movelist.data.whole_file import write_whole
 from movelist.games.game import Game, game_name, state_size
 from movelist.learn.device import choose_device
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.play.policy import NetPolicy
 from movelist.play.policy_info import PolicyInfo, describe, settings_hash
+from movelist.run.exactness import circumstances, generators_state, movelist_version
+from movelist.run.folder import checkpoint_files, numbered, quoted
+from movelist.run.seal import read_sealed
 
 FORMAT = "movelist-checkpoint/1"
-
-
-class RunFolder:
-    """A folder that one training writes to.
-
-    Args:
-        path: Made if it is not there.
-
-    Raises:
-        CheckpointError: The folder cannot be written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.checkpoints = path / "checkpoints"
-        try:
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            probe = path / ".writable"
-            probe.write_bytes(b"")
-            probe.unlink()
-        except OSError as error:
-            raise CheckpointError(
-                "the run folder cannot be written", got=error.strerror, where=str(path), do="Choose another with --out."
-            ) from None
-
-    def write_json(self, name: str, content: object) -> None:
-        """Write a small file as a whole."""
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        write_whole(self.path / name, lambda file: file.write(text.encode("utf-8")))
-
-    def cut_metrics(self, step: int) -> None:
-        """Forget the metrics of updates after `step`, and a last line half written: a resumed run makes them anew."""
-        path = self.path / "metrics.jsonl"
-        if not path.is_file():
-            return
-        kept = [line for line in path.read_bytes().splitlines(keepends=True) if _step_of(line) <= step]
-        write_whole(path, lambda file: file.writelines(kept))
-
-    def save(self, number: int, state: dict[str, Any], *, keep: int) -> Path:
-        """Save checkpoint `number`, point latest.json at it, and delete all but the newest `keep`."""
-        path = self.checkpoints / f"update-{number:06d}.pt"
-        write_whole(path, lambda file: torch.save(state, file))
-        self.write_json("checkpoints/latest.json", {"file": path.name})
-        for old in _numbered(self.checkpoints)[:-keep]:
-            _delete(old)
-        return path
-
-
-def new_run_folder(out: Path | None, game: str) -> RunFolder:
-    """The folder for a new run: `out`, or one made for the game and the time.
-
-    Raises:
-        CheckpointError: It already holds a run, or cannot be written.
-    """
-    if out is None:
-        plain = "".join(letter if letter.isalnum() else "-" for letter in game).strip("-")
-        return RunFolder(_claim(f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"))
-    if (out / "settings.json").exists() or _numbered(out / "checkpoints"):
-        raise CheckpointError(
-            "the folder already holds a run",
-            got=f"a run of {read_settings(out).get('game')}",
-            where=str(out),
-            do=f"Go on with it: movelist train --resume {quoted(out)}; or choose another with --out.",
-        )
-    return RunFolder(out)
-
-
-def read_settings(run: Path) -> dict[str, Any]:
-    """The settings that a run folder was made with.
-
-    Raises:
-        CheckpointError: The folder is no run, or its settings cannot be read.
-    """
-    path = run / "settings.json"
-    if not path.is_file():
-        raise CheckpointError("this is no run folder", got=str(run), expected="a folder with settings.json")
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(settings, dict):
-            raise ValueError(f"{type(settings).__name__} instead of an object")
-        return settings
-    except (OSError, ValueError) as error:
-        raise CheckpointError("the settings of a run cannot be read", got=error, where=str(path)) from None
 
 
 def pack(
@@ -126,39 +31,69 @@ def pack(
     shape: ModelShape,
     learner: dict[str, Any],
     source: dict[str, Any],
+    recorded: dict[str, Any] | None,
     counters: dict[str, Any],
+    device: torch.device,
 ) -> dict[str, Any]:
     """All that a checkpoint holds, of types that load without running code."""
-    versions = {"torch": str(torch.__version__), "numpy": np.__version__, "python": platform.python_version()}
     return {
         "format": FORMAT,
         "settings": settings,
         "shape": asdict(shape),
         "learner": learner,
         "source": source,
+        "recorded": recorded,
         "counters": counters,
-        "versions": versions,
+        "generators": generators_state(),
+        "circumstances": circumstances(device),
     }
 
 
-def load(path: Path | str, *, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """Read a checkpoint.
+def load(path: Path | str) -> dict[str, Any]:
+    """Read a checkpoint; its tensors are on the CPU.
 
     Args:
-        path: A run folder (its latest checkpoint), or a checkpoint file.
-        device: Where its tensors go.
+        path: A run folder (its newest checkpoint), a checkpoint file, or a run's checkpoints/best.json. If the newest
+            one of a folder is damaged, the one before is taken, and standard error says so.
 
     Raises:
         CheckpointError: There is none, or it is damaged or no checkpoint of movelist; names the file.
     """
-    file = checkpoint_file(Path(path))
+    return load_newest(Path(path), say=lambda text: print(f"movelist: {text}", file=sys.stderr))[1]
+
+
+def load_newest(path: Path, *, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]]:
+    """The newest checkpoint that can be read, and its file; as `load`, but `say` is told of damaged ones."""
+    files = checkpoint_files(path)
+    damaged: list[_Damaged] = []
+    for file in files:
+        try:
+            state = _read(file)
+        except _Damaged as error:
+            damaged.append(error)
+            continue
+        if damaged:
+            bad = ", ".join(
+                f"{other.name} is damaged ({error.got})" for other, error in zip(files, damaged, strict=False)
+            )
+            say(f"Warning: {bad}. Taking the checkpoint before it, {file.name}.")
+        return file, state
+    raise damaged[0]
+
+
+class _Damaged(CheckpointError):
+    """A file that is no whole checkpoint."""
+
+
+def _read(file: Path) -> dict[str, Any]:
     try:
-        _check_sums(file)
-        state = torch.load(file, map_location=device, weights_only=True)
+        state = read_sealed(file)
+    except OSError as error:  # held by another program, or not ours to read: no reason to take an older one
+        raise CheckpointError("a checkpoint cannot be opened", got=error.strerror, where=str(file)) from None
     except Exception as error:
-        # zipfile and torch raise a dozen types for damaged files, some with an empty message.
+        # zipfile, pickle and torch raise a dozen types for damaged files, some with an empty message.
         reason = str(error).split("\n")[0] or type(error).__name__
-        raise CheckpointError(
+        raise _Damaged(
             "a checkpoint cannot be read",
             # torch's own message proposes to load such a file nevertheless.
             got="objects other than tensors and numbers" if isinstance(error, pickle.UnpicklingError) else reason,
@@ -167,7 +102,7 @@ def load(path: Path | str, *, device: str | torch.device = "cpu") -> dict[str, A
         ) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format", "no format") if isinstance(state, dict) else type(state).__name__
-        raise CheckpointError("this is no checkpoint of movelist", got=found, expected=FORMAT, where=str(file))
+        raise _Damaged("this is no checkpoint of movelist", got=found, expected=FORMAT, where=str(file))
     return state
 
 
@@ -193,11 +128,6 @@ def policy_info(state: dict[str, Any], state_layout: str | None = None) -> Polic
     )
 
 
-def movelist_version() -> str:
-    """Of the package that is installed."""
-    return importlib.metadata.version("movelist")
-
-
 def load_policy(path: Path | str, *, device: str = "cpu", greedy: bool = True) -> NetPolicy:
     """The policy of a run or checkpoint, ready to play.
 
@@ -214,13 +144,13 @@ def load_policy(path: Path | str, *, device: str = "cpu", greedy: bool = True) -
         index, log_prob = policy.act(state, legal_actions)
     """
     chosen = choose_device(device)
-    return NetPolicy(load_net(load(path, device=chosen), chosen), greedy=greedy)
+    return NetPolicy(load_net(load(path), chosen), greedy=greedy)
 
 
 def load_versioned(path: Path, game: Game) -> tuple[NetPolicy, int]:
     """A checkpoint's policy, drawing by probability, and its version; refused if it does not play `game`."""
     device = choose_device("cpu")
-    state = load(path, device=device)
+    state = load(path)
     check_fits(state, path, game=game_name(game), state_size=state_size(game))
     return NetPolicy(load_net(state, device)), int(state["learner"]["num_updates"])
 
@@ -245,75 +175,6 @@ def check_fits(state: dict[str, Any], where: Path | str, *, game: str, **sizes: 
             )
 
 
-def quoted(path: Path) -> str:
-    """The path as it is typed in a shell."""
-    return f'"{path}"' if any(letter in str(path) for letter in " ()&'") else str(path)
-
-
-def _check_sums(file: Path) -> None:
-    """Hold the check sums of the zip file that torch.save writes; torch.load does not look at them."""
-    with zipfile.ZipFile(file) as archive:
-        damaged = archive.testzip()
-    if damaged:
-        raise zipfile.BadZipFile(f"a wrong check sum of {damaged}")
-
-
-def _claim(name: str, number: int = 1) -> Path:
-    """A new folder in runs/; who makes it has it, for two trainings may start within the same second."""
-    path = Path("runs") / (name if number == 1 else f"{name}-{number}")
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        return _claim(name, number + 1)
-    except OSError:  # RunFolder will say why
-        return path
-    return path
-
-
-def _numbered(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, the oldest first. By number: as text, update-1000000 comes before update-999999."""
-    files = [file for file in folder.glob("update-*.pt") if file.stem.removeprefix("update-").isdecimal()]
-    return sorted(files, key=lambda file: int(file.stem.removeprefix("update-")))
-
-
-def _step_of(line: bytes) -> float:
-    """The step of a line of metrics.jsonl; infinite where it cannot be read."""
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, TypeError, KeyError):
-        return float("inf")
-
-
-def _delete(path: Path) -> None:
-    try:
-        path.unlink()
-    except OSError:  # held open by a reader on Windows: it is deleted after a later save
-        return
-
-
-def checkpoint_file(path: Path) -> Path:
-    """The checkpoint that a run folder, a folder of checkpoints, or a file stands for: the newest.
-
-    Raises:
-        CheckpointError: There is none.
-    """
-    if path.is_file():
-        return path
-    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    files = _numbered(folder)
-    if not files:
-        what = "holds no checkpoint yet" if path.is_dir() else "does not exist"
-        again = "A run that was broken off before its first checkpoint has to start anew: delete the folder."
-        raise CheckpointError(
-            f"{path} {what}",
-            expected="a run folder or a checkpoint file",
-            do=again if (path / "settings.json").exists() else None,
-        )
-    return files[-1]
-
-
 def _other_files(file: Path) -> str:
-    others = [other for other in _numbered(file.parent) if other != file]
-    if not others:
-        return "There is no other one beside it."
-    return f"Use {quoted(others[-1])}; once the damaged file is deleted, the run goes on from there."
+    others = [other for other in numbered(file.parent) if other != file]
+    return f"Perhaps another one can be: {quoted(others[-1])}" if others else "There is no other one beside it."

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
+
+from movelist.run.events import Events
+from movelist.run.growing_file import GrowingFile
 
 PLAIN_LINE_SECONDS = 5.0  # between progress lines where there is no terminal to draw on
 
@@ -25,16 +28,26 @@ class Log:
         tensorboard: Write events there too.
         console: Where people read; plain lines if it is no terminal.
         after: The step that a resumed run goes on from: TensorBoard forgets what came later.
+        last_match: Of the run so far, by its tags.
     """
 
-    def __init__(self, folder: Path, *, tensorboard: bool, console: Console, after: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tensorboard: bool,
+        console: Console,
+        after: int | None = None,
+        last_match: Mapping[str, float] | None = None,
+    ) -> None:
         self.console = console
-        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n")
-        self._events = _event_writer(folder / "tensorboard", after) if tensorboard else None
+        self._file = GrowingFile(folder / "metrics.jsonl")
+        self._events = Events(folder / "tensorboard", after) if tensorboard else None
+        self._failed = False
         self._progress = _progress(console) if console.is_terminal else None
         self._task = self._progress.add_task("training", total=1.0, text="") if self._progress else None
         self._last_line = -math.inf
-        self._last_match: dict[str, float] = {}  # shown until there is a newer one
+        self._last_match = dict(last_match or {})  # shown until there is a newer one
 
     def __enter__(self) -> Log:
         if self._progress:
@@ -45,13 +58,14 @@ class Log:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop_display()
-        self._file.close()
-        if self._events:
-            self._events.close()
+        for file, name in ((self._file, "metrics.jsonl"), (self._events, "TensorBoard's file")):
+            if file:
+                self._write(file.finish, name)
 
     def say(self, text: str) -> None:
-        """One line for people."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        """One line for people. One that cannot be written, since it goes to a file on a full disk, is lost."""
+        with contextlib.suppress(OSError):
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def say_all(self, lines: Iterable[str]) -> None:
         """Some lines for people."""
@@ -73,17 +87,30 @@ class Log:
             last: Always print a line.
         """
         row = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **row}, allow_nan=False) + "\n")
-        self._file.flush()
+        text = json.dumps({"step": step, "time": round(time.time(), 3), **row}, allow_nan=False) + "\n"
+        self._write(lambda: self._file.add(text.encode("utf-8")), "metrics.jsonl")
         if self._events:
-            for name, value in metrics.items():
-                self._events.add_scalar(name, value, step)
+            events = self._events
+            self._write(lambda: events.add(step, metrics), "TensorBoard's file")
         self._last_match.update({name: value for name, value in metrics.items() if name.startswith("arena/")})
         self._show(progress_text(step, {**self._last_match, **metrics}), progress, last)
 
+    def _write(self, write: Callable[[], None], name: str) -> None:
+        """Write to a file; a full disk is no reason to stop a training, and is told once."""
+        try:
+            write()
+        except OSError as error:
+            if not self._failed:
+                self.say(
+                    f"Warning: {name} cannot be written: {error.strerror}. The training goes on; what is missing is "
+                    "written once there is space."
+                )
+            self._failed = True
+
     def _show(self, text: str, progress: float, last: bool) -> None:
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=progress, text=text)
+            with contextlib.suppress(OSError):
+                self._progress.update(self._task, completed=progress, text=text)
         elif last or time.monotonic() - self._last_line >= PLAIN_LINE_SECONDS:
             self._last_line = time.monotonic()
             self.say(f"{progress:4.0%}  {text}")
@@ -136,9 +163,3 @@ def _progress(console: Console) -> Progress:
         TextColumn("{task.fields[text]}", table_column=Column(ratio=1, no_wrap=True, overflow="crop")),
     )
     return Progress(*columns, console=console, transient=False, expand=True)
-
-
-def _event_writer(folder: Path, after: int | None) -> Any:
-    from torch.utils.tensorboard import SummaryWriter  # a second to import, so only where it is wanted
-
-    return SummaryWriter(str(folder), purge_step=None if after is None else after + 1)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -224,6 +224,14 @@ class Recorded:
     def metrics(self) -> dict[str, float]:
         """Numbers of the last rollout, by their tags."""
         return {**self.source.metrics, **self.incoming.metrics(), "data/bad_records": float(self.num_problems)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The games counted so far."""
+        return {"incoming": self.incoming.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict`."""
+        self.incoming.load_state_dict(state["incoming"])
 
     def used_up(self) -> list[str]:
         """Files that can be deleted."""

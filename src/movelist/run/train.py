@@ -4,14 +4,15 @@ for each update:
     1. collect   play games with the present network         (play/selfplay.py), or take recorded ones (data/loader.py)
     2. prepare   values, missing log-probs, advantages       (learn/learner.py)
     3. update    some epochs of PPO over the episodes        (learn/learner.py)
-    4. save      every few updates, and at the end           (run/checkpoint.py)
-    5. report    one line, metrics.jsonl, TensorBoard        (run/log.py)
+    4. report    one line, metrics.jsonl, TensorBoard        (run/log.py)
+    5. save      as often as it is worth it, and at the end  (run/checkpoint.py)
 at the end: a match against random players
+
+Reporting comes before saving: a run that is killed in between does that update again, and its line is not missing.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
@@ -26,10 +27,13 @@ from movelist.learn.device import choose_device
 from movelist.play.arena import MatchResult
 from movelist.play.policy import NetPolicy
 from movelist.play.workers import check_workers
-from movelist.run.checkpoint import RunFolder, new_run_folder, quoted, read_settings
+from movelist.run.folder import RunFolder, going_on, new_run_folder, quoted, read_settings
+from movelist.run.greeting import describe_update, greeting, next_steps
+from movelist.run.lock import only_training
 from movelist.run.log import Log
-from movelist.run.recorded import open_data
-from movelist.run.training import Training, check_start, describe_update, greeting, model_shape, stop_on_signals
+from movelist.run.recorded import OpenData, open_data
+from movelist.run.signals import break_off_on_signals, stop_on_signals
+from movelist.run.training import Training, check_start, model_shape
 
 
 @dataclass(frozen=True)
@@ -73,17 +77,37 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
     """
     console = console or Console()
     settings, game, data = open_data(settings, game, say=lambda text: console.print(text, markup=False, soft_wrap=True))
+    settings = going_on(settings, game_name(game))
     check_workers(game, 0 if data else settings.play.rollout_workers)
     choose_device(settings.run.device)  # an impossible device is refused before any file is made
     check_start(settings, game, model_shape(settings, game))  # and so is an impossible network
-    training = Training(settings, game, _folder(settings, game_name(game)))
+    folder = _folder(settings, game_name(game))
+    with only_training(folder.path):
+        folder.clean()
+        return _train(_training(settings, game, folder, data), console)
+
+
+def _training(settings: TrainSettings, game: Game, folder: RunFolder, data: OpenData | None) -> Training:
+    """The training, where it starts or goes on."""
+    training = Training(settings, game, folder)
     if data:
         training.train_from(data)
     if settings.run.resume:
         training.resume()
     _write_settings(training)
-    after = training.counters.steps if settings.run.resume else None
-    log = Log(training.folder.path, tensorboard=settings.run.tensorboard, console=console, after=after)
+    return training
+
+
+def _train(training: Training, console: Console) -> TrainResult:
+    run, counters = training.settings.run, training.counters
+    after = counters.steps if run.resume else None
+    log = Log(
+        training.folder.path,
+        tensorboard=run.tensorboard,
+        console=console,
+        after=after,
+        last_match=counters.last_match,
+    )
     with log:
         with stop_on_signals(log.say) as stop:
             training.say, training.stop = log.say, stop
@@ -100,8 +124,7 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
 
 def _loop(training: Training, log: Log, stop: list[int]) -> None:
     """The story."""
-    if training.watching:
-        training.publish()  # the first policy, so that the engine need not make up one of its own
+    training.begin()
     while training.progress < 1.0 and not stop:
         started = time.perf_counter()
         episodes = training.collect()
@@ -123,14 +146,11 @@ def _loop(training: Training, log: Log, stop: list[int]) -> None:
         log.say_all(training.learner.take_notices())
         if training.counters.episodes == len(episodes):
             log.say_all(describe_update(training.settings.update, episodes))
-        due = training.learner.num_updates % training.settings.run.save_every == 0
-        last = training.progress >= 1.0 or bool(stop)
-        if due or training.watching:  # an engine that is watched plays with the newest policy
-            training.save()
-        if due and training.settings.run.eval_games:
-            metrics |= training.quick_match()
+        metrics |= training.quick_match()
         metrics |= training.pace(episodes, collect_seconds=collected - started, learn_seconds=ended - collected)
+        last = training.progress >= 1.0 or bool(stop)
         log.update(training.counters.steps, metrics, progress=training.progress, last=last)
+        training.save_if_due()
 
 
 def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
@@ -143,7 +163,8 @@ def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
     result = None
     if training.settings.run.eval_games and not interrupted:
         try:
-            result = training.match(training.settings.run.eval_games)
+            with break_off_on_signals():
+                result = training.match(training.settings.run.eval_games)
             log.say(f"Against random players: {result}.")
         except KeyboardInterrupt:
             log.say("The match against random players was broken off.")
@@ -151,7 +172,7 @@ def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
         f"Files: {quoted(training.folder.path)} (settings, metrics.jsonl, tensorboard, checkpoints; "
         f"the last is {saved.name})."
     )
-    log.say_all(_next_steps(training, interrupted))
+    log.say_all(next_steps(training, interrupted=interrupted))
     return TrainResult(
         folder=training.folder.path,
         checkpoint=saved,
@@ -162,30 +183,6 @@ def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
         match=result,
         policy=NetPolicy(training.net, greedy=True),
     )
-
-
-def _next_steps(training: Training, interrupted: bool) -> list[str]:
-    """What to type next; in Python where the command line does not know the game."""
-    run, folder, path = training.settings.run, training.folder.path, quoted(training.folder.path)
-    further = {}
-    if run.step_goal and training.counters.steps >= run.step_goal:
-        further["total_steps"] = 2 * training.counters.steps
-    if run.max_seconds and training.counters.seconds >= run.max_seconds:
-        further["max_seconds"] = 2 * math.ceil(training.counters.seconds)
-    if training.recorded and training.progress >= 1.0:
-        further["data_passes"] = 2 * training.settings.recorded.data_passes
-    if training.is_openspiel or training.recorded:
-        train_on = " ".join(["movelist train --resume", path, *(f"--{name} {goal}" for name, goal in further.items())])
-        match = f"movelist match {path} --against random --num_games 10000"
-    else:
-        goals = "".join(f", {name}={goal}" for name, goal in further.items())
-        train_on = f"movelist.train(game=..., resume={str(folder)!r}{goals}) in Python"
-        match = f"movelist.match({str(folder)!r}, game=..., num_games=10000) in Python"
-    if interrupted:
-        return [f"Stopped before the end. Go on: {train_on}"]
-    if training.recorded and not training.is_openspiel:  # nobody can play it here
-        return [f"Next: {train_on}"]
-    return [f"Next: {match}", f"Or train on: {train_on}"]
 
 
 def _folder(settings: TrainSettings, game: str) -> RunFolder:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
-from movelist.core.errors import SettingsError
-from movelist.core.settings import PlaySettings, TrainSettings, UpdateSettings
+from movelist.core.errors import NonFiniteError, SaveError, SettingsError
+from movelist.core.settings import TrainSettings
 from movelist.data.episode import Episodes, Source
 from movelist.games.game import Game, action_encoder, game_name, state_size
 from movelist.games.openspiel import OpenSpielGame
-from movelist.learn.batch import rollout_bytes
-from movelist.learn.device import amp_dtype, choose_device, missing_cuda_advice, set_up, triton_missing
+from movelist.learn.device import choose_device, set_up
 from movelist.learn.learner import Learner, Prepared
 from movelist.learn.loss import imitation_loss, ppo_loss
 from movelist.learn.model import ModelShape, PolicyValueNet
@@ -31,25 +26,57 @@ from movelist.play.export import publish
 from movelist.play.policy import NetPolicy, RandomPolicy
 from movelist.play.selfplay import SelfPlay
 from movelist.run import checkpoint
+from movelist.run.bad_minibatch import keep_bad_minibatch
+from movelist.run.exactness import circumstances, restore_generators, what_differs
+from movelist.run.folder import RunFolder, numbered, quoted
 from movelist.run.recorded import OpenData, Recorded
 
-CPU_AMP_WIDTH = 256  # narrower networks lose more by conversions than their products gain; docs/performance.md
 QUICK_MATCH_GAMES = 200  # for the win rate shown during training
+SHARE_OF_SAVING = 0.01  # of the time, unless --save_every says otherwise
 
 
 @dataclass
 class Counters:
-    """How far a run has come; saved with it."""
+    """How far a run has come; saved with it.
+
+    Attributes:
+        steps: Trained on.
+        episodes: Trained on.
+        seconds: Of training.
+        best_win_rate: Of the checkpoint that best.json names; below 0 if there is none.
+        last_match: The last quick match, by its tags.
+        matched_update: After which update that was.
+    """
 
     steps: int = 0
     episodes: int = 0
+    seconds: float = 0.0
+    best_win_rate: float = -1.0
+    last_match: dict[str, float] = field(default_factory=dict)
+    matched_update: int = -1
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The last save.
+
+    Attributes:
+        update: Its number.
+        file: The checkpoint; None before the first.
+        at: When, on the monotonic clock.
+        seconds: What it took; 0 before the first.
+    """
+
+    update: int
+    file: Path | None
+    at: float
     seconds: float = 0.0
 
 
 class Training:
     """One training: its parts and the five verbs of the story."""
 
-    def __init__(self, settings: TrainSettings, game: Game, folder: checkpoint.RunFolder) -> None:
+    def __init__(self, settings: TrainSettings, game: Game, folder: RunFolder) -> None:
         self.settings, self.game, self.folder = settings, game, folder
         self.game_name = game_name(game)
         device = choose_device(settings.run.device)
@@ -66,7 +93,9 @@ class Training:
         play = replace(settings.play, rollout_workers=0) if settings.recorded.data else settings.play
         self.source: Source = SelfPlay(game, play, seed=settings.run.seed, say=lambda text: self.say(text))
         self.counters = Counters()
-        self.saved: tuple[int, Path] | None = None  # the update and the file of the last checkpoint
+        self.saved = Saved(self.learner.num_updates, None, time.monotonic())
+        self.save_fails = False
+        self.notes: list[str] = []  # to be said in the greeting
         self.recorded: Recorded | None = None
         self.stop: list[int] = []
         self.say: Callable[[str], None] = print
@@ -112,6 +141,11 @@ class Training:
             self.recorded.look_at(episodes, policy)
         return episodes
 
+    def begin(self) -> None:
+        """Before the first update: an engine that waits for policies need not make one up."""
+        if self.watching:
+            self.publish()
+
     def prepare(self, episodes: Episodes) -> Prepared:
         """Values, missing log-probs, advantages."""
         return self.learner.prepare(episodes)
@@ -121,7 +155,11 @@ class Training:
         lr = self.settings.update.lr
         if self.settings.update.lr_schedule == "linear":
             lr *= 1.0 - self.progress
-        return self.learner.update(prepared, lr=lr)
+        try:
+            return self.learner.update(prepared, lr=lr)
+        except NonFiniteError as error:
+            path = self.folder.path / f"bad-minibatch-{self.learner.num_updates + 1:06d}.safetensors"
+            raise keep_bad_minibatch(error, self.net, path) from None
 
     def count(self, episodes: Episodes, *, seconds: float) -> None:
         """Note that an update on these episodes is done."""
@@ -130,23 +168,75 @@ class Training:
         self.counters.seconds += seconds
 
     def save(self) -> Path:
-        """Write a checkpoint, and publish it where an engine waits for it, unless there is one of this very update."""
-        if self.saved and self.saved[0] == self.learner.num_updates:
-            return self.saved[1]
-        path = self.folder.save(self.learner.num_updates, self._state(), keep=self.settings.run.keep_checkpoints)
-        self.saved = (self.learner.num_updates, path)
-        if self.recorded and self.watching:
-            self.folder.write_json("used_files.json", self.recorded.used_up())
-            self.publish()
+        """Write a checkpoint, and publish it where an engine waits for it, unless there is one of this very update.
+
+        Raises:
+            SaveError: The disk is full; names the last checkpoint that is there.
+        """
+        if self.saved.file and self.saved.update == self.learner.num_updates:
+            return self.saved.file
+        started = time.monotonic()
+        try:
+            path = self._write_checkpoint()
+            if self.watching and self.recorded:
+                self.folder.write_json("used_files.json", self.recorded.used_up())
+                self.publish()
+        except SaveError as error:
+            raise SaveError(error.what, got=error.got, where=error.where, do=self._last_good()) from None
+        self.saved = Saved(self.learner.num_updates, path, time.monotonic(), time.monotonic() - started)
         return path
 
-    def _state(self) -> dict[str, Any]:
+    def save_if_due(self) -> None:
+        """Save every few updates or minutes. What cannot be saved is tried again after the next update."""
+        if not self._save_is_due():
+            return
+        try:
+            path = self.save()
+        except SaveError as error:
+            if not self.save_fails:
+                self.say(f"Warning: {error} The training goes on, and each update tries again to save.")
+            self.save_fails = True
+            return
+        if self.save_fails:
+            self.say(f"Saving works again: {path.name}.")
+        self.save_fails = False
+
+    def _save_is_due(self) -> bool:
+        run, updates = self.settings.run, self.learner.num_updates
+        since = time.monotonic() - self.saved.at
+        if run.save_every is None:
+            due = since >= self.saved.seconds / SHARE_OF_SAVING
+        else:
+            due = updates // run.save_every > self.saved.update // run.save_every
+        return due or self.watching or self._is_best() or since >= 60.0 * run.save_minutes
+
+    def _is_best(self) -> bool:
+        """Whether the present weights did better in their quick match than all before."""
+        now = self.counters.matched_update == self.learner.num_updates
+        return now and self.counters.last_match["arena/win_rate"] > self.counters.best_win_rate
+
+    def _write_checkpoint(self) -> Path:
+        best = self.counters.last_match["arena/win_rate"] if self._is_best() else None
+        counters = self.counters if best is None else replace(self.counters, best_win_rate=best)
+        keep = self.settings.run.keep_checkpoints
+        path = self.folder.save(self.learner.num_updates, self._state(counters), keep=keep, best=best)
+        self.counters = counters
+        return path
+
+    def _last_good(self) -> str:
+        if self.saved.file is None:
+            return "There is no checkpoint yet."
+        return f"The last good checkpoint is {quoted(self.saved.file)}."
+
+    def _state(self, counters: Counters) -> dict[str, Any]:
         return checkpoint.pack(
             settings=self.settings.to_flat() | {"game": self.game_name},
             shape=self.shape,
             learner=self.learner.state_dict(),
             source=self.source.state_dict(),
-            counters=asdict(self.counters),
+            recorded=self.recorded.state_dict() if self.recorded else None,
+            counters=asdict(counters),
+            device=self.learner.world.device,
         )
 
     def publish(self) -> None:
@@ -154,21 +244,30 @@ class Training:
         wanted = self.settings.recorded.publish
         publish(
             self.net,
-            checkpoint.policy_info(self._state()),
+            checkpoint.policy_info(self._state(self.counters)),
             self.folder.path / "policies",
             onnx=None if wanted == "weights" else wanted,
             keep=self.settings.run.keep_checkpoints,
         )
 
     def resume(self) -> None:
-        """Go on from the folder's latest checkpoint."""
-        file = checkpoint.checkpoint_file(self.folder.path)
-        state = checkpoint.load(file, device=self.learner.world.device)
+        """Go on from the folder's newest checkpoint that can be read; start anew if the run never got to one."""
+        if not numbered(self.folder.checkpoints):
+            self.notes.append("The run was broken off before its first checkpoint: it starts anew.")
+            self.folder.cut_metrics(0)
+            return
+        file, state = checkpoint.load_newest(self.folder.path, say=self.notes.append)
         checkpoint.check_fits(state, self.folder.path, game=self.game_name, **asdict(self.shape))
+        self.folder.set_aside(after=file)
         self.learner.load_state_dict(state["learner"])
         self.source.load_state_dict(state["source"])
+        if self.recorded and state.get("recorded"):  # a checkpoint of an older version has none
+            self.recorded.load_state_dict(state["recorded"])
         self.counters = Counters(**state["counters"])
-        self.saved = (self.learner.num_updates, file)
+        self.saved = Saved(self.learner.num_updates, file, time.monotonic())
+        if "generators" in state:  # a checkpoint of an older version has none, and draws nothing from them
+            restore_generators(state["generators"])
+        self.notes += what_differs(state.get("circumstances", {}), circumstances(self.learner.world.device))
         self.folder.cut_metrics(self.counters.steps)
 
     def match(self, num_games: int) -> arena.MatchResult:
@@ -177,9 +276,14 @@ class Training:
         return arena.match(policy, RandomPolicy(), self.game, num_games=num_games, play=self.settings.play)
 
     def quick_match(self) -> dict[str, float]:
-        """A first impression of the strength, for the display."""
-        result = self.match(min(QUICK_MATCH_GAMES, self.settings.run.eval_games))
-        return {"arena/win_rate": result.win_rate, "arena/mean_return": result.mean_return}
+        """A first impression of the strength, every few updates, for the display and to find the best checkpoint."""
+        run = self.settings.run
+        if not run.eval_games or self.learner.num_updates % run.eval_every:
+            return {}
+        result = self.match(min(QUICK_MATCH_GAMES, run.eval_games))
+        self.counters.last_match = {"arena/win_rate": result.win_rate, "arena/mean_return": result.mean_return}
+        self.counters.matched_update = self.learner.num_updates
+        return self.counters.last_match
 
     def pace(self, episodes: Episodes, *, collect_seconds: float, learn_seconds: float) -> dict[str, float]:
         """Speed, returns and list lengths of one update, by their tags."""
@@ -202,99 +306,6 @@ class Training:
         if self.progress > 0:
             metrics["charts/seconds_left"] = self.counters.seconds * (1.0 / self.progress - 1.0)
         return metrics
-
-
-def greeting(training: Training) -> list[str]:
-    """What is said before the first update."""
-    settings, device = training.settings, training.learner.world.device
-    lines = [advice] if (advice := missing_cuda_advice()) else []
-    if training.recorded:
-        lines += training.recorded.lines()
-    elif training.is_openspiel:
-        lines.append(
-            f"No --data, so self-play on OpenSpiel's {settings.game}. Your own game: --data FOLDER with recordings of "
-            "it (docs/episode_format.md), or movelist.train(game=MyGame()) in Python."
-        )
-    else:
-        lines.append(f"Self-play on {training.game_name}.")
-    goals = []
-    if settings.run.step_goal:
-        goals.append(f"{settings.run.step_goal:,} steps (--total_steps)")
-    if training.recorded and not settings.recorded.watch:
-        goals.append(f"{settings.recorded.data_passes} passes over the data (--data_passes)")
-    if settings.run.max_seconds:
-        goals.append(f"{settings.run.max_seconds:,g} s (--max_seconds)")
-    where = (
-        f"{device}, {torch.get_num_threads()} threads".replace(" 1 threads", " 1 thread")
-        if device.type == "cpu"
-        else torch.cuda.get_device_name(device)
-    )
-    lines.append(f"On {where}, torch {torch.__version__}. Stops after {' or '.join(goals) or 'Ctrl-C only'}.")
-    if training.counters.steps:
-        lines.append(f"Going on after update {training.learner.num_updates:,}, {training.counters.steps:,} steps.")
-    if training.progress >= 1.0:
-        lines.append("It has already come that far: raise --total_steps or --max_seconds to train on.")
-    lines += without_effect(settings, device)
-    shown = ", ".join(f"{name}={value}" for name, value in settings.to_flat().items() if value is not None)
-    return [*lines, f"Settings: {shown}"]
-
-
-def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
-    """A line for each setting that does nothing here."""
-    lines = []
-    if settings.update.use_amp and amp_dtype(device) is None:
-        needs = (
-            "a GPU with tensor cores" if device.type == "cuda" else "a processor with bfloat16 instructions, or a GPU"
-        )
-        lines.append(f"--use_amp does nothing on this {device.type}: mixed precision needs {needs}.")
-    elif settings.update.use_amp and device.type == "cpu" and settings.model.hidden_dim < CPU_AMP_WIDTH:
-        lines.append(
-            f"--use_amp makes a network of --hidden_dim {settings.model.hidden_dim} slower on a CPU; it helps from "
-            f"{CPU_AMP_WIDTH} on."
-        )
-    if settings.update.kernels == "triton" and (reason := triton_missing(device)):
-        lines.append(f"--kernels triton counts as torch: {reason}.")
-    is_default = settings.play.num_games == PlaySettings().num_games
-    if settings.play.num_games > settings.update.update_frequency and not is_default:
-        lines.append(
-            f"--num_games {settings.play.num_games} counts as {settings.update.update_frequency}: no more games than "
-            "--update_frequency are played for an update."
-        )
-    at_once = min(settings.play.num_games, settings.update.update_frequency)
-    if settings.play.rollout_workers and settings.recorded.data:
-        lines.append(
-            f"--rollout_workers {settings.play.rollout_workers} does nothing with --data: no games are played."
-        )
-    elif settings.play.rollout_workers > at_once:
-        lines.append(
-            f"--rollout_workers {settings.play.rollout_workers} counts as {at_once}: each needs a game of its own."
-        )
-    if settings.run.resume and settings.run.out not in (None, settings.run.resume):
-        lines.append(f"--out {settings.run.out} does nothing: a resumed run goes on in its own folder.")
-    return lines
-
-
-def describe_update(settings: UpdateSettings, episodes: Episodes) -> list[str]:
-    """What the settings mean for this game, once the first episodes are there, and what looks too small."""
-    minibatch = settings.batch_size * settings.gradient_accumulation_steps
-    num_minibatches = -(-episodes.num_steps // minibatch)
-    lines = [
-        f"An update: {len(episodes):,} episodes = about {episodes.num_steps:,} steps with {episodes.num_actions:,} "
-        f"legal actions = {num_minibatches:,} minibatches of up to {minibatch:,} steps x "
-        f"{settings.epochs_per_update} epochs. It keeps about "
-        f"{max(1, rollout_bytes(episodes, settings.epochs_per_update) >> 20):,} MB on the device."
-    ]
-    if len(episodes) < 32:
-        lines.append(
-            f"Warning: {len(episodes)} episodes for an update make a noisy gradient and small network calls. "
-            "Raise --update_frequency to 32 or more."
-        )
-    if num_minibatches < 4:
-        lines.append(
-            f"Warning: {num_minibatches} minibatches an epoch are few steps of learning for the games played. "
-            "Raise --update_frequency or lower --batch_size."
-        )
-    return lines
 
 
 def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
@@ -323,35 +334,8 @@ def check_start(settings: TrainSettings, game: Game, shape: ModelShape) -> dict[
         CheckpointError: It cannot be read, or is of another game or size.
     """
     path = settings.recorded.init_from
-    if path is None or settings.run.resume:
+    if path is None or (settings.run.resume and numbered(settings.run.resume / "checkpoints")):
         return None
-    state = checkpoint.load(path, device=choose_device(settings.run.device))
+    state = checkpoint.load(path)
     checkpoint.check_fits(state, path, game=game_name(game), **asdict(shape))
     return state
-
-
-@contextmanager
-def stop_on_signals(say: Callable[[str], None]) -> Iterator[list[int]]:
-    """Turn Ctrl-C and SIGTERM into a wish to stop; a second one leaves at once.
-
-    Yields:
-        The signals that came so far; empty while the training may go on.
-    """
-    came: list[int] = []
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if came:
-            os._exit(128 + number)  # at once: the last checkpoint is whole, whatever is half done now
-        came.append(number)
-        say("Stopping after this update. Once more to leave at once.")
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    try:
-        before = {number: signal.signal(number, on_signal) for number in numbers}
-    except ValueError:  # not in the main thread: whoever started this one handles signals
-        before = {}
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,0 +1,67 @@
+"""TensorBoard's file of events, written update by update.
+
+TensorBoard's own writer keeps events in memory for up to two minutes, in a thread that dies of a full disk; so a killed
+run would lack the last ones, though the checkpoint says that they are there. Here each update is one whole piece.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from movelist.run.growing_file import GrowingFile
+
+_number = itertools.count()  # two trainings of one process may start within a second
+
+
+class Events:
+    """Scalars for TensorBoard.
+
+    Args:
+        folder: Gets a new file.
+        after: The step that a resumed run goes on from: TensorBoard forgets what came later.
+
+    Raises:
+        OSError: The folder cannot be made.
+    """
+
+    def __init__(self, folder: Path, after: int | None) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # some time to import, so only where it is wanted
+
+        self._event, self._summary = event_pb2, summary_pb2
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_number)}"
+        self._file = GrowingFile(folder / name)
+        self._pieces = [self._piece(file_version="brain.Event:2")]
+        if after is not None:
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._pieces.append(self._piece(step=after + 1, session_log=start))
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the numbers of one update.
+
+        Raises:
+            OSError: The disk is full; they wait for the next call.
+        """
+        values = [self._summary.Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
+        pieces = [*self._pieces, self._piece(step=step, summary=self._summary.Summary(value=values))]
+        self._pieces = []
+        self._file.add(b"".join(pieces))
+
+    def finish(self) -> None:
+        """As `GrowingFile.finish`."""
+        self._file.finish()
+
+    def _piece(self, **fields: Any) -> bytes:
+        """An event with its length and check sums around it."""
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        framed = io.BytesIO()
+        RecordWriter(framed).write(self._event.Event(wall_time=time.time(), **fields).SerializeToString())
+        return framed.getvalue()

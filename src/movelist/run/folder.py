@@ -1,0 +1,235 @@
+"""The run folder: whole files only, so the latest checkpoint always loads.
+
+    RUN/settings.json               the resolved settings
+    RUN/metrics.jsonl               one line an update
+    RUN/tensorboard/                the same numbers
+    RUN/in_use.lock                 while a training runs
+    RUN/bad-minibatch-000121.safetensors    if a number went bad in update 121
+    RUN/checkpoints/update-000120.pt
+    RUN/checkpoints/latest.json     {"file": "update-000120.pt"}
+    RUN/checkpoints/best.json       {"file": "update-000080.pt", "win_rate": 0.93}
+
+A checkpoint is written beside its place, flushed, and renamed; numbered files are never overwritten, since on Windows
+another program may hold them open. `latest.json` changes last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from movelist.core.errors import CheckpointError
+from movelist.core.settings import TrainSettings
+from movelist.data.whole_file import delete_unfinished, write_whole
+from movelist.run.seal import write_sealed
+
+GOALS = ("total_steps", "max_seconds", "data_passes")  # how far to train: a run stays the same run with another goal
+
+
+class RunFolder:
+    """A folder that one training writes to.
+
+    Args:
+        path: Made if it is not there.
+
+    Raises:
+        CheckpointError: The folder cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        try:
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            probe = path / ".writable"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise CheckpointError(
+                "the run folder cannot be written", got=error.strerror, where=str(path), do="Choose another with --out."
+            ) from None
+
+    def write_json(self, name: str, content: object) -> None:
+        """Write a small file as a whole."""
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        write_whole(self.path / name, lambda file: file.write(text.encode("utf-8")))
+
+    def cut_metrics(self, step: int) -> None:
+        """Forget the metrics of updates after `step`, and a last line half written: a resumed run makes them anew."""
+        path = self.path / "metrics.jsonl"
+        if not path.is_file():
+            return
+        kept = [line for line in path.read_bytes().splitlines(keepends=True) if _step_of(line) <= step]
+        write_whole(path, lambda file: file.write(b"".join(kept)))
+
+    def clean(self) -> None:
+        """Delete what a killed training left half written; this one holds the folder's lock."""
+        for folder in (self.path, self.checkpoints, self.path / "policies"):
+            delete_unfinished(folder)
+
+    def save(self, number: int, state: dict[str, Any], *, keep: int, best: float | None = None) -> Path:
+        """Save checkpoint `number`, point latest.json at it, and delete older ones but the newest `keep` and the best.
+
+        Args:
+            number: Of the update.
+            state: From `checkpoint.pack`.
+            keep: How many to keep, this one among them.
+            best: Its win rate, if it is the best one so far: best.json names it, and it is kept until one is better.
+
+        Raises:
+            SaveError: The disk is full. The checkpoint before is whole.
+        """
+        path = self.checkpoints / f"update-{number:06d}.pt"
+        write_whole(path, lambda file: write_sealed(state, file))
+        self.write_json("checkpoints/latest.json", {"file": path.name})
+        if best is not None:
+            self.write_json("checkpoints/best.json", {"file": path.name, "win_rate": best})
+        kept = named_file(self.checkpoints / "best.json")
+        older = [old for old in numbered(self.checkpoints) if _number_of(old) <= number]
+        for old in older[:-keep]:
+            if old != kept:
+                _delete(old)
+        return path
+
+    def set_aside(self, after: Path) -> None:
+        """Rename the checkpoints after this one, which cannot be read: they must not count as the newest."""
+        for file in numbered(self.checkpoints):
+            if _number_of(file) > _number_of(after):
+                with contextlib.suppress(OSError):
+                    file.replace(file.with_name(file.name + ".damaged"))
+
+
+def new_run_folder(out: Path | None, game: str) -> RunFolder:
+    """The folder for a new run: `out`, or one made for the game and the time.
+
+    Raises:
+        CheckpointError: It cannot be written.
+    """
+    if out is None:
+        plain = "".join(letter if letter.isalnum() else "-" for letter in game).strip("-")
+        return RunFolder(_claim(f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"))
+    return RunFolder(out)
+
+
+def going_on(settings: TrainSettings, game: str) -> TrainSettings:
+    """The same command again goes on: settings that resume the run in `out`, if it holds the run that they describe.
+
+    Args:
+        settings: Resolved.
+        game: The game's name.
+
+    Raises:
+        CheckpointError: The folder holds another run; names what differs.
+    """
+    out = settings.run.out
+    if settings.run.resume or out is None or not ((out / "settings.json").exists() or numbered(out / "checkpoints")):
+        return settings
+    before = TrainSettings.from_flat(read_settings(out)).to_flat()
+    now = settings.to_flat() | {"game": game}
+    other = [
+        f"--{name} {value} instead of {before[name]}"
+        for name, value in now.items()
+        if value != before[name] and name not in (*GOALS, "out", "resume")
+    ]
+    if other:
+        raise CheckpointError(
+            "the folder already holds another run",
+            got=", ".join(other),
+            where=str(out),
+            do=f"Go on with that one: movelist train --resume {quoted(out)}; or choose another folder with --out.",
+        )
+    return replace(settings, run=replace(settings.run, resume=out))
+
+
+def read_settings(run: Path) -> dict[str, Any]:
+    """The settings that a run folder was made with.
+
+    Raises:
+        CheckpointError: The folder is no run, or its settings cannot be read.
+    """
+    path = run / "settings.json"
+    if not path.is_file():
+        raise CheckpointError("this is no run folder", got=str(run), expected="a folder with settings.json")
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(settings, dict):
+            raise ValueError(f"{type(settings).__name__} instead of an object")
+        return settings
+    except (OSError, ValueError) as error:
+        raise CheckpointError("the settings of a run cannot be read", got=error, where=str(path)) from None
+
+
+def checkpoint_files(path: Path) -> list[Path]:
+    """The checkpoints that a path stands for, the newest first: of a run folder or a folder of checkpoints all, of a
+    file that one, of latest.json and best.json the one that they name.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    if path.is_file():
+        return [named_file(path) or path]
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    files = numbered(folder)
+    if not files:
+        what = "holds no checkpoint yet" if path.is_dir() else "does not exist"
+        started = f"The run was broken off before its first one: movelist train --resume {quoted(path)}"
+        raise CheckpointError(
+            f"{path} {what}",
+            expected="a run folder or a checkpoint file",
+            do=started if (path / "settings.json").exists() else None,
+        )
+    return files[::-1]
+
+
+def numbered(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, the oldest first. By number: as text, update-1000000 comes before update-999999."""
+    files = [file for file in folder.glob("update-*.pt") if file.stem.removeprefix("update-").isdecimal()]
+    return sorted(files, key=_number_of)
+
+
+def named_file(path: Path) -> Path | None:
+    """The checkpoint that latest.json or best.json names, if this is such a file."""
+    try:
+        return path.with_name(json.loads(path.read_text(encoding="utf-8"))["file"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def quoted(path: Path) -> str:
+    """The path as it is typed in a shell."""
+    return f'"{path}"' if any(letter in str(path) for letter in " ()&'") else str(path)
+
+
+def _claim(name: str, number: int = 1) -> Path:
+    """A new folder in runs/; who makes it has it, for two trainings may start within the same second."""
+    path = Path("runs") / (name if number == 1 else f"{name}-{number}")
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return _claim(name, number + 1)
+    except OSError:  # RunFolder will say why
+        return path
+    return path
+
+
+def _number_of(file: Path) -> int:
+    return int(file.stem.removeprefix("update-"))
+
+
+def _step_of(line: bytes) -> float:
+    """The step of a line of metrics.jsonl; infinite where it cannot be read."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, TypeError, KeyError):
+        return float("inf")
+
+
+def _delete(path: Path) -> None:
+    try:
+        path.unlink()
+    except OSError:  # held open by a reader on Windows: it is deleted after a later save
+        return

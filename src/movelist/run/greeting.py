@@ -1,0 +1,134 @@
+"""What a training says about itself: before the first update, once the first episodes are there, and at the end."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from movelist.core.settings import PlaySettings, TrainSettings, UpdateSettings
+from movelist.data.episode import Episodes
+from movelist.learn.batch import rollout_bytes
+from movelist.learn.device import amp_dtype, missing_cuda_advice, triton_missing
+from movelist.run.folder import quoted
+from movelist.run.training import Training
+
+CPU_AMP_WIDTH = 256  # narrower networks lose more by conversions than their products gain; docs/LOG.md
+
+
+def greeting(training: Training) -> list[str]:
+    """What is said before the first update."""
+    settings, device = training.settings, training.learner.world.device
+    lines = [advice] if (advice := missing_cuda_advice()) else []
+    if training.recorded:
+        lines += training.recorded.lines()
+    elif training.is_openspiel:
+        lines.append(
+            f"No --data, so self-play on OpenSpiel's {settings.game}. Your own game: --data FOLDER with recordings of "
+            "it (docs/episode_format.md), or movelist.train(game=MyGame()) in Python."
+        )
+    else:
+        lines.append(f"Self-play on {training.game_name}.")
+    goals = []
+    if settings.run.step_goal:
+        goals.append(f"{settings.run.step_goal:,} steps (--total_steps)")
+    if training.recorded and not settings.recorded.watch:
+        goals.append(f"{settings.recorded.data_passes} passes over the data (--data_passes)")
+    if settings.run.max_seconds:
+        goals.append(f"{settings.run.max_seconds:,g} s (--max_seconds)")
+    where = (
+        f"{device}, {torch.get_num_threads()} threads".replace(" 1 threads", " 1 thread")
+        if device.type == "cpu"
+        else torch.cuda.get_device_name(device)
+    )
+    lines.append(f"On {where}, torch {torch.__version__}. Stops after {' or '.join(goals) or 'Ctrl-C only'}.")
+    lines += training.notes
+    if training.counters.steps:
+        lines.append(f"Going on after update {training.learner.num_updates:,}, {training.counters.steps:,} steps.")
+    if training.progress >= 1.0:
+        lines.append("It has already come that far: raise --total_steps or --max_seconds to train on.")
+    lines += without_effect(settings, device)
+    shown = ", ".join(f"{name}={value}" for name, value in settings.to_flat().items() if value is not None)
+    return [*lines, f"Settings: {shown}"]
+
+
+def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
+    """A line for each setting that does nothing here."""
+    lines = []
+    if settings.update.use_amp and amp_dtype(device) is None:
+        needs = (
+            "a GPU with tensor cores" if device.type == "cuda" else "a processor with bfloat16 instructions, or a GPU"
+        )
+        lines.append(f"--use_amp does nothing on this {device.type}: mixed precision needs {needs}.")
+    elif settings.update.use_amp and device.type == "cpu" and settings.model.hidden_dim < CPU_AMP_WIDTH:
+        lines.append(
+            f"--use_amp makes a network of --hidden_dim {settings.model.hidden_dim} slower on a CPU; it helps from "
+            f"{CPU_AMP_WIDTH} on."
+        )
+    if settings.update.kernels == "triton" and (reason := triton_missing(device)):
+        lines.append(f"--kernels triton counts as torch: {reason}.")
+    is_default = settings.play.num_games == PlaySettings().num_games
+    if settings.play.num_games > settings.update.update_frequency and not is_default:
+        lines.append(
+            f"--num_games {settings.play.num_games} counts as {settings.update.update_frequency}: no more games than "
+            "--update_frequency are played for an update."
+        )
+    at_once = min(settings.play.num_games, settings.update.update_frequency)
+    if settings.play.rollout_workers and settings.recorded.data:
+        lines.append(
+            f"--rollout_workers {settings.play.rollout_workers} does nothing with --data: no games are played."
+        )
+    elif settings.play.rollout_workers > at_once:
+        lines.append(
+            f"--rollout_workers {settings.play.rollout_workers} counts as {at_once}: each needs a game of its own."
+        )
+    if settings.run.resume and settings.run.out not in (None, settings.run.resume):
+        lines.append(f"--out {settings.run.out} does nothing: a resumed run goes on in its own folder.")
+    return lines
+
+
+def describe_update(settings: UpdateSettings, episodes: Episodes) -> list[str]:
+    """What the settings mean for this game, once the first episodes are there, and what looks too small."""
+    minibatch = settings.batch_size * settings.gradient_accumulation_steps
+    num_minibatches = -(-episodes.num_steps // minibatch)
+    lines = [
+        f"An update: {len(episodes):,} episodes = about {episodes.num_steps:,} steps with {episodes.num_actions:,} "
+        f"legal actions = {num_minibatches:,} minibatches of up to {minibatch:,} steps x "
+        f"{settings.epochs_per_update} epochs. It keeps about "
+        f"{max(1, rollout_bytes(episodes, settings.epochs_per_update) >> 20):,} MB on the device."
+    ]
+    if len(episodes) < 32:
+        lines.append(
+            f"Warning: {len(episodes)} episodes for an update make a noisy gradient and small network calls. "
+            "Raise --update_frequency to 32 or more."
+        )
+    if num_minibatches < 4:
+        lines.append(
+            f"Warning: {num_minibatches} minibatches an epoch are few steps of learning for the games played. "
+            "Raise --update_frequency or lower --batch_size."
+        )
+    return lines
+
+
+def next_steps(training: Training, *, interrupted: bool) -> list[str]:
+    """What to type next; in Python where the command line does not know the game."""
+    run, folder, path = training.settings.run, training.folder.path, quoted(training.folder.path)
+    further = {}
+    if run.step_goal and training.counters.steps >= run.step_goal:
+        further["total_steps"] = 2 * training.counters.steps
+    if run.max_seconds and training.counters.seconds >= run.max_seconds:
+        further["max_seconds"] = 2 * math.ceil(training.counters.seconds)
+    if training.recorded and training.progress >= 1.0:
+        further["data_passes"] = 2 * training.settings.recorded.data_passes
+    if training.is_openspiel or training.recorded:
+        train_on = " ".join(["movelist train --resume", path, *(f"--{name} {goal}" for name, goal in further.items())])
+        match = f"movelist match {path} --against random --num_games 10000"
+    else:
+        goals = "".join(f", {name}={goal}" for name, goal in further.items())
+        train_on = f"movelist.train(game=..., resume={str(folder)!r}{goals}) in Python"
+        match = f"movelist.match({str(folder)!r}, game=..., num_games=10000) in Python"
+    if interrupted:
+        return [f"Stopped before the end. Go on: {train_on}"]
+    if training.recorded and not training.is_openspiel:  # nobody can play it here
+        return [f"Next: {train_on}"]
+    return [f"Next: {match}", f"Or train on: {train_on}"]

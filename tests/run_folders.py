@@ -1,0 +1,46 @@
+"""Checkpoints and run folders for the tests."""
+
+import pytest
+import torch
+
+from movelist.core.errors import CheckpointError, SaveError
+from movelist.core.settings import TrainSettings
+from movelist.learn.learner import Learner
+from movelist.learn.model import ModelShape, PolicyValueNet
+from movelist.learn.parallel import World
+from movelist.run import checkpoint
+
+SHAPE = ModelShape(state_size=4, hidden_dim=16)
+COUNTERS = {"steps": 10, "episodes": 2, "seconds": 0.5}
+
+
+def some_state(seed=0):
+    torch.manual_seed(seed)
+    settings = TrainSettings.from_flat({"game": "odd", "hidden_dim": 16})
+    learner = Learner(PolicyValueNet(SHAPE), settings.update, World(torch.device("cpu")))
+    return checkpoint.pack(
+        settings=settings.to_flat(),
+        shape=SHAPE,
+        learner=learner.state_dict(),
+        source={"num_started": 7},
+        recorded=None,
+        counters=COUNTERS,
+        device=torch.device("cpu"),
+    )
+
+
+def weights(state):
+    return {name: tensor.numpy().tobytes() for name, tensor in state["learner"]["net"].items()}
+
+
+def refusal(call, *arguments, **options):
+    """The message of the error that a call ends with; it is one line. A full disk is no wrong use."""
+    with pytest.raises((CheckpointError, SaveError)) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == (2 if isinstance(caught.value, CheckpointError) else 1)
+    return str(caught.value)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
