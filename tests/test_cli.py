@@ -18,6 +18,7 @@ from movelist import cli
 from movelist.core.errors import SettingsError
 from movelist.core.settings import MatchSettings, TrainSettings
 from movelist.run import checkpoint, recorded
+from movelist.run.folder import quoted, read_settings
 from movelist.run.log import Log
 from play.toys import Odd
 
@@ -379,7 +380,7 @@ def test_train_says_where_it_is_and_what_to_type_next(capsys, tmp_path, kuhn):
     assert run("train", "--resume", kuhn, "--total_steps=60") == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert f"Next: movelist match {checkpoint.quoted(kuhn)} --against random --num_games 10000" in out
+    assert f"Next: movelist match {quoted(kuhn)} --against random --num_games 10000" in out
     assert run("match", kuhn, "--against", "random", "--num_games", 10) == 0
 
 
@@ -389,7 +390,7 @@ def test_the_same_command_with_resume_goes_on(tmp_path, odd_game):
     assert run(*words, "--game=odd", "--out", tmp_path) == 0
     assert run(*words, "--resume", tmp_path, "--total_steps=90") == 0
     assert checkpoint.load(tmp_path)["counters"]["steps"] >= 90
-    assert checkpoint.read_settings(tmp_path)["use_amp"] is True
+    assert read_settings(tmp_path)["use_amp"] is True
 
 
 def test_resume_takes_the_runs_own_settings(tmp_path, odd_game):
@@ -484,7 +485,7 @@ def test_a_console_in_gbk_and_a_chinese_folder_with_a_space(tmp_path):
 
     code, out, err = gbk(*KUHN, "--out", "结果 一")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert 'Go on with it: movelist train --resume "结果 一"' in err
+    assert 'Go on with that one: movelist train --resume "结果 一"' in err
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "gbk", "cp437"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from movelist.run import checkpoint
+from movelist.run.folder import read_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 needs_openspiel = pytest.mark.skipif(
@@ -47,7 +48,7 @@ def test_few_episodes_and_mixed_precision(tmp_path):
     assert said[0].startswith("No --data, so self-play on OpenSpiel's dou_dizhu.")
     assert [line for line in greeting(lines) if line.startswith("--use_amp does nothing on this cpu: ")]
     assert [line for line in lines if line.startswith("Warning: 10 episodes")]
-    settings = checkpoint.read_settings(tmp_path / "run")
+    settings = read_settings(tmp_path / "run")
     assert (settings["batch_size"], settings["update_frequency"], settings["use_amp"]) == (256, 10, True)
     assert checkpoint.load(tmp_path / "run")["counters"]["episodes"] == 10
 
@@ -130,7 +131,7 @@ def test_train_fast_from_another_folder_with_more_flags(clone, tmp_path):
     code, lines, err = shell(clone / "train_fast.sh", *words, cwd=tmp_path)
     assert (code, err) == (0, "")
     (run,) = (clone / "runs").iterdir()
-    settings = checkpoint.read_settings(run)
+    settings = read_settings(run)
     assert (settings["batch_size"], settings["update_frequency"], settings["hidden_dim"]) == (128, 2, 16)
     assert settings["use_amp"] is True
     assert lines[-1].startswith("Or train on: ")
