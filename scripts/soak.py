@@ -369,7 +369,7 @@ class Memory:
         at, size = np.array(second_half).T
         slope = float(np.polyfit(at, size, 1)[0]) * (at[-1] - at[0])
         growth = slope / size.mean()
-        good = growth < 0.01 and code == 0
+        good = bool(growth < 0.01) and code == 0
         result = f"{growth:+.2%} over the second half (fitted line), {size.min():,.0f} to {size.max():,.0f} MB"
         return Row("memory", text, f"{'held' if good else 'FAILED'}: {result}; exit code {code}", good)
 

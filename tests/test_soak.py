@@ -5,6 +5,7 @@ The rows themselves are run by `make soak`; tests/run/test_crashes.py is their s
 
 import importlib.util
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -14,9 +15,10 @@ SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "soak.py"
 
 
 @pytest.fixture
-def soak():
+def soak(monkeypatch):
     spec = importlib.util.spec_from_file_location("soak", SCRIPT)
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "soak", module)  # where dataclasses look up their annotations
     spec.loader.exec_module(module)
     return module
 

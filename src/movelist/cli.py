@@ -29,8 +29,8 @@ class Match(MatchSettings):
     """Play a trained policy against random players or against another policy."""
 
     policy: tyro.conf.Positional[Path]
-    """A run folder (its newest checkpoint; its best one is RUN/checkpoints/best.json), a checkpoint, or an exported
-    file (.onnx, .safetensors)."""
+    """A run folder, a checkpoint, or an exported file (.onnx, .safetensors). Of a run the newest checkpoint plays; its
+    best one is RUN/checkpoints/best.json."""
 
     against: str = "random"
     """"random", or another run folder, checkpoint or exported file of the same game."""
