@@ -1,6 +1,7 @@
 """movelist check, record, convert, and train --data, as they are typed."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -110,6 +111,25 @@ def test_stopped_and_resumed_training_is_the_whole_one(tmp_path):
     assert one["learner"]["num_updates"] == other["learner"]["num_updates"] == 8
     for name, weight in one["learner"]["net"].items():
         np.testing.assert_array_equal(weight.numpy(), other["learner"]["net"][name].numpy(), err_msg=name)
+
+
+def test_a_training_that_goes_on_names_a_file_that_it_needs(tmp_path, capsys):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in "abc":
+        write_lines(folder / f"{name}.jsonl", *[record()] * 64)
+    flags = ["--data", str(folder), "--update_frequency", "16", "--total_steps", "80", "--save_every", "1", *QUICK]
+    assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 0  # of 192, within the second file
+    assert load(tmp_path / "run")["source"]["file"] == 0 and load(tmp_path / "run")["counters"]["episodes"] == 80
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    (folder / "c.jsonl").rename(tmp_path / "c.jsonl")
+    capsys.readouterr()
+    resume = ["train", "--total_steps", "None", "--resume"]
+    assert main([*resume, str(tmp_path / "other")]) == 1
+    assert "a recording that this training still needs is gone: got " in said(capsys)[1]
+    (tmp_path / "c.jsonl").rename(folder / "c.jsonl")
+    assert main([*resume, str(tmp_path / "run")]) == 0
+    assert load(tmp_path / "run")["counters"]["episodes"] == 192
 
 
 @pytest.mark.parametrize(("given", "goal"), [([], None), (["--total_steps", "500000"], 500_000)])

@@ -180,6 +180,23 @@ def test_an_unfinished_end_is_read_once_it_is_whole(tmp_path, cut):
         assert problems[0].kind == "unfinished" and rest[0].ordinal_E.tolist() == [1]
 
 
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_file_that_grows_anyhow_gives_each_episode_once(tmp_path, ending):
+    columns, path, rng = columns_of(play(30), "leduc_poker"), tmp_path / f"a{ending}", np.random.default_rng(0)
+    for part in (np.arange(20), np.arange(20, 30)):
+        write(path, columns.take(part))
+    whole = path.read_bytes()
+    for _ in range(10):
+        start, back = None, []
+        for size in [*sorted(rng.integers(1, len(whole), 4).tolist()), len(whole)]:
+            path.write_bytes(whole[:size])
+            parts, problems = read_all(path, start=start)
+            assert all(problem.harmless for problem in problems)
+            back += parts
+            start = parts[-1].position(len(parts[-1]) - 1) if parts else start
+        assert_equal(columns, join(back))
+
+
 def test_two_writers_in_one_file_cost_the_broken_lines(tmp_path):
     line = json.dumps(record()).encode()
     path = write_lines(tmp_path / "a.jsonl", line, line[:80] + line, line[80:], line)
