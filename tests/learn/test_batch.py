@@ -24,8 +24,8 @@ def sizes(count_N, *, batch_size, accumulation=1, max_actions=10**9):
     plan = plan_minibatches(
         np.arange(len(count_N)),
         np.asarray(count_N),
+        num_minibatches=-(-len(count_N) // (batch_size * accumulation)),
         batch_size=batch_size,
-        accumulation=accumulation,
         max_actions=max_actions,
     )
     return [[len(part) for part in minibatch] for minibatch in plan]
@@ -85,8 +85,8 @@ def test_every_step_stands_in_one_batch_within_the_limits(count_N, batch_size, a
         plan_minibatches(
             np.array(order, np.int64),
             np.array(count_N, np.int64),
+            num_minibatches=-(-len(count_N) // (batch_size * accumulation)),
             batch_size=batch_size,
-            accumulation=accumulation,
             max_actions=max_actions,
         )
     )

@@ -8,7 +8,8 @@
     ├── DeviceError        the device asked for is not there    2
     ├── DataError          an episode breaks the rules    1
     ├── DeviceMemoryError  the device has too little memory for a batch    1
-    └── NonFiniteError     NaN or infinity turned up in training    1
+    ├── NonFiniteError     NaN or infinity turned up in training    1
+    └── ProcessError       another process of the same training failed    its own
 
 Every message answers, in one line: what happened, what was found, what was expected, where, and what to do about it.
 """
@@ -98,6 +99,10 @@ class DeviceMemoryError(MovelistError):
 
 class NonFiniteError(MovelistError):
     """NaN or infinity turned up in training; the weights were not changed by it."""
+
+
+class ProcessError(MovelistError):
+    """Another process of the same training failed; the exit code is that process's."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

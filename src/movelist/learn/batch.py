@@ -111,25 +111,29 @@ def rollout_bytes(episodes: Episodes, num_epochs: int) -> int:
 
 def spread(num_items: int, largest: int) -> list[int]:
     """Cut into as few parts as `largest` allows, as equal as can be: 65 with 64 is [33, 32], never [64, 1]."""
-    num_parts = -(-num_items // largest)
+    return shares(num_items, -(-num_items // largest))
+
+
+def shares(num_items: int, num_parts: int) -> list[int]:
+    """Cut into this many parts, as equal as can be: 2 in 3 parts is [1, 1, 0]."""
     base, extra = divmod(num_items, max(1, num_parts))
     return [base + (part < extra) for part in range(num_parts)]
 
 
 def plan_minibatches(
-    order_N: Array, count_N: Array, *, batch_size: int, accumulation: int, max_actions: int
+    order_N: Array, count_N: Array, *, num_minibatches: int, batch_size: int, max_actions: int
 ) -> Iterator[list[Array]]:
     """Cut one epoch's order of steps into minibatches, each a list of batches of steps.
 
     Args:
         order_N: int64 [N], the steps in the order of this epoch.
         count_N: int64 [N], each step's number of legal actions.
+        num_minibatches: How many; the same in every process, so that where there are few steps some may be empty.
         batch_size: Steps in a batch, at most.
-        accumulation: A minibatch has at most `batch_size` times this many steps.
         max_actions: Legal actions in a batch, at most, unless a single step has more.
     """
     start = 0
-    for size in spread(len(order_N), batch_size * accumulation):
+    for size in shares(len(order_N), num_minibatches):
         edges = np.cumsum([0, *spread(size, batch_size)]) + start
         yield [part for a, b in pairwise(edges) for part in _halve(order_N[a:b], count_N, max_actions)]
         start += size

@@ -39,6 +39,7 @@ Array = NDArray[Any]
 TARGETS = ("old_log_prob", "advantage", "return", "old_value")  # in the order of loss.Targets
 EVALUATION_STEPS = 4096  # a batch without gradient: large enough for a full device, small enough for its memory
 EVALUATION_ACTIONS = 1 << 18
+CALMER = "The weights were not changed by it; try a lower --lr or --max_grad_norm from the last checkpoint."
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Learner:
         self, net: PolicyValueNet, settings: UpdateSettings, world: World, *, seed: int = 0, loss: Loss = ppo_loss
     ) -> None:
         self.net, self.settings, self.world, self.seed, self.loss = net, settings, world, seed, loss
+        world.copy_weights(net)
         # Fused: one kernel for all parameters, and the only Adam that can skip a step without asking the device.
         self.optimizer = torch.optim.Adam(net.parameters(), lr=settings.lr, eps=1e-5, fused=True)
         self.returns = returns.RunningScale()
@@ -95,11 +97,12 @@ class Learner:
         old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
         self._refuse_non_finite(episodes, value_N, old_log_prob_N, final_value_EP)
         advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP)
+        whole, error, target = self.world.moments(advantage_N, return_N - value_N, return_N)
         if self.settings.normalize_advantage:
-            advantage_N = returns.normalized(advantage_N)
+            advantage_N = returns.normalized(advantage_N, whole)
         targets = dict(zip(TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
         metrics = {
-            "losses/explained_variance": returns.explained_variance(value_N, return_N),
+            "losses/explained_variance": returns.explained_variance(error, target),
             "losses/return_scale": self.returns.scale if self.settings.scale_returns else 1.0,
         }
         return Prepared(rollout, {name: column.astype(np.float32) for name, column in targets.items()}, metrics)
@@ -205,7 +208,7 @@ class Learner:
             raw_N = returns.rollout_gae(
                 episodes.reward_N, np.zeros(len(value_N)), *place, gamma=self.settings.gamma, gae_lambda=1.0
             )[1]
-            self.returns.add(raw_N)
+            self.returns.add(*self.world.moments(raw_N))
         reward_N = episodes.reward_N / (self.returns.scale if self.settings.scale_returns else 1.0)
         return returns.rollout_gae(
             reward_N,
@@ -241,13 +244,16 @@ class Learner:
     def _plan(self, prepared: Prepared) -> tuple[list[list[Minibatch]], dict[str, torch.Tensor]]:
         """Every minibatch of every epoch, planned first and copied over once."""
         rng = np.random.default_rng([self.seed, self.num_updates])
+        largest = self.settings.batch_size * self.settings.gradient_accumulation_steps
+        # As many in every process, as the one with most steps needs.
+        num_minibatches = int(self.world.gather([-(-prepared.rollout.num_steps // largest)]).max())
         cuts = [
             list(
                 plan_minibatches(
                     rng.permutation(prepared.rollout.num_steps),
                     prepared.rollout.count_N,
+                    num_minibatches=num_minibatches,
                     batch_size=self.settings.batch_size,
-                    accumulation=self.settings.gradient_accumulation_steps,
                     max_actions=self.settings.max_actions_per_minibatch,
                 )
             )
@@ -255,10 +261,11 @@ class Learner:
         ]
         parts = [part for epoch in cuts for minibatch in epoch for part in minibatch]
         batches, targets = plan_batches(prepared.rollout, parts, prepared.targets, ordered=self.ordered)
+        own_steps = [sum(map(len, minibatch)) for epoch in cuts for minibatch in epoch]
+        num_steps = iter(self.world.gather(own_steps).sum(axis=0).astype(int).tolist())
         supply = iter(batches)
         epochs = [
-            [Minibatch([next(supply) for _ in minibatch], sum(map(len, minibatch))) for minibatch in epoch]
-            for epoch in cuts
+            [Minibatch([next(supply) for _ in minibatch], next(num_steps)) for minibatch in epoch] for epoch in cuts
         ]
         return epochs, targets
 
@@ -279,9 +286,12 @@ class Learner:
             with explain_out_of_memory(batch.segments.num_steps, batch.segments.num_actions):
                 losses.append(self._backward(rollout, targets, batch, minibatch.num_steps))
         with span("optimiser"):
+            zero = torch.zeros((), device=self.world.device)
+            total = {name: sum((terms[name].detach() for terms in losses), zero.clone()) for name in LOSS_NAMES}
+            # From here on all processes have the same numbers, so whatever is decided by them is decided by all.
+            self.world.sum_gradients(self.net, *total.values())
             self.loss_scale.unscale([p.grad for p in self.net.parameters() if p.grad is not None])
             norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.max_grad_norm)
-            total = {name: sum((terms[name].detach() for terms in losses), norm.new_zeros(())) for name in LOSS_NAMES}
             skip = guard.add(total["loss"], norm, self.loss_scale)
             self.optimizer.found_inf = skip  # type: ignore[attr-defined]  # fused Adam leaves out the step where it is 1
             self.optimizer.step()
@@ -328,7 +338,10 @@ class Learner:
         total = sums.read()
         minibatches = [minibatch for epoch in epochs for minibatch in epoch]
         if total["first_bad"] >= 0:
-            raise self._explain(prepared, targets, minibatches[int(total["first_bad"])], int(total["first_bad"]))
+            number = int(total["first_bad"])
+            where = f"update {self.num_updates + 1}, minibatch {number + 1}"
+            found = self.world.gather_objects(self._explain(prepared, targets, minibatches[number], where))
+            raise next(filter(None, found), NonFiniteError("the loss is not a finite number", where=where, do=CALMER))
         self.num_updates += 1
         steps = max(1.0, total["steps"])
         metrics = {f"losses/{name}": total[name] / steps for name in LOSS_NAMES}
@@ -338,21 +351,22 @@ class Learner:
         if self.loss_scale.enabled:
             metrics["perf/skipped_steps"] = total["skipped"]
         metrics["perf/epochs"] = float(len(epochs))
-        metrics["perf/update_flops"] = float(
-            sum(
-                self.net.flops(b.segments.num_steps, b.segments.num_actions, b.num_unique)
-                for minibatch in minibatches
-                for b in minibatch.batches
-            )
+        flops = sum(
+            self.net.flops(b.segments.num_steps, b.segments.num_actions, b.num_unique)
+            for minibatch in minibatches
+            for b in minibatch.batches
         )
+        metrics["perf/update_flops"] = float(self.world.gather([flops]).sum())
         return {**prepared.metrics, **metrics, **(self.compiled.metrics() if self.compiled else {})}
 
     def _explain(
-        self, prepared: Prepared, targets: dict[str, torch.Tensor], minibatch: Minibatch, number: int
-    ) -> NonFiniteError:
-        """Replay the first bad minibatch with the weights as they were, and name the first bad number in it."""
-        where = f"update {self.num_updates + 1}, minibatch {number + 1}"
-        do = "The weights were not changed by it; try a lower --lr or --max_grad_norm from the last checkpoint."
+        self, prepared: Prepared, targets: dict[str, torch.Tensor], minibatch: Minibatch, where: str
+    ) -> NonFiniteError | None:
+        """Replay the first bad minibatch with the weights as they were, and name the first bad number in it.
+
+        None where this process's part of it is good.
+        """
+        where += self.world.place
         self.optimizer.zero_grad(set_to_none=True)
         for batch in minibatch.batches:
             with torch.no_grad():
@@ -361,12 +375,12 @@ class Learner:
                 prepared.rollout, batch, score_A, value_B, prepared.targets["old_log_prob"]
             ):
                 place = f"{where}, {prepared.rollout.episodes.place(step)}"
-                return NonFiniteError(f"{what} is not a finite number", got=got, where=place, do=do)
+                return NonFiniteError(f"{what} is not a finite number", got=got, where=place, do=CALMER)
             self._backward(prepared.rollout, targets, batch, minibatch.num_steps)
         for name, parameter in self.net.named_parameters():
             if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
-                return NonFiniteError(f"the gradient of {name} is not finite", where=where, do=do)
-        return NonFiniteError("the loss is not a finite number", where=where, do=do)
+                return NonFiniteError(f"the gradient of {name} is not finite", where=where, do=CALMER)
+        return None
 
 
 def evaluation_parts(count_N: Array) -> list[Array]:

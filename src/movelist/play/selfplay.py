@@ -17,7 +17,7 @@ from movelist.core.action_ids import parse_list
 from movelist.core.errors import GameError
 from movelist.core.metrics import span
 from movelist.core.settings import PlaySettings
-from movelist.data.episode import OTHER, POLICY, Episodes, credit, offsets_of
+from movelist.data.episode import OTHER, POLICY, Episodes, Share, credit, everything, offsets_of
 from movelist.games.game import Game, State, game_name, state_size
 from movelist.play.policy import Policy, Turns, derive_seeds
 
@@ -52,22 +52,23 @@ class SelfPlay:
         game: What to play.
         settings: Of self-play.
         seed: Of the games; game number n of a run is the same whatever was played before it.
+        share: Which of the games of an update are played here; together, several processes play those of one.
     """
 
-    def __init__(self, game: Game, settings: PlaySettings, *, seed: int = 0) -> None:
-        self.game, self.settings, self.seed = game, settings, seed
+    def __init__(self, game: Game, settings: PlaySettings, *, seed: int = 0, share: Share = everything) -> None:
+        self.game, self.settings, self.seed, self.share = game, settings, seed, share
         self.num_started = 0
 
     def collect(self, policy: Policy, num_episodes: int) -> Episodes:
-        """Play `num_episodes` games. See `data.episode.Source`."""
-        seeds = derive_seeds(self.seed, GAMES, self.num_started, num_episodes)
-        seats = np.zeros((num_episodes, self.game.num_players), np.int64)
+        """Play this process's share of `num_episodes` games. See `data.episode.Source`."""
+        seeds = derive_seeds(self.seed, GAMES, self.num_started, num_episodes)[self.share(num_episodes)]
+        seats = np.zeros((len(seeds), self.game.num_players), np.int64)
         episodes = play_games(self.game, [policy], seats, seeds, self.settings)
         self.num_started += num_episodes
         return episodes.check(game_name(self.game))
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of games started."""
+        """The number of games started, in all processes."""
         return {"num_started": self.num_started}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

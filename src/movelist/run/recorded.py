@@ -21,6 +21,7 @@ from movelist.data.store import Store, is_store
 from movelist.data.watch import WatchStream
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, game_name, state_size
+from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, Turns
 from movelist.play.survey import incoming
 
@@ -144,6 +145,7 @@ class Recorded:
         say: Told what a person should know.
         version: The present policy's number.
         keep_going: Whether to wait for more.
+        world: The processes that share the data.
     """
 
     def __init__(
@@ -154,8 +156,9 @@ class Recorded:
         say: Callable[[str], None],
         version: Callable[[], int],
         keep_going: Callable[[], bool],
+        world: World,
     ) -> None:
-        self.data, self.settings, self.say, self.version = data, settings, say, version
+        self.data, self.settings, self.say, self.version, self.world = data, settings, say, version, world
         self.num_problems = 0
         self._said: set[str] = set()
         recorded = settings.recorded
@@ -168,6 +171,7 @@ class Recorded:
             version=version,
             keep_going=keep_going,
             say=say,
+            total=lambda number: int(world.gather([number]).sum()),
         )
 
     def lines(self) -> list[str]:
@@ -213,11 +217,14 @@ class Recorded:
     def _stream(self) -> Stream:
         data, settings = self.data, self.settings
         passes, seed, keep_forced = settings.recorded.data_passes, settings.run.seed, settings.play.keep_forced
+        share = self.world.share
         if data.watched:
             return WatchStream(data.watched, keep_forced=keep_forced, widths=data.widths, report=self._report)
         if data.store:
-            return StoreStream(data.store, passes=passes, seed=seed)
-        return RecordingStream(data.files, passes=passes, seed=seed, keep_forced=keep_forced, report=self._report)
+            return StoreStream(data.store, passes=passes, seed=seed, share=share)
+        return RecordingStream(
+            data.files, passes=passes, seed=seed, keep_forced=keep_forced, report=self._report, share=share
+        )
 
     def _report(self, problem: Problem) -> None:
         if problem.harmless:
