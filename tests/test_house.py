@@ -52,7 +52,7 @@ HOUSE: dict[str, list[str]] = {
         "benchmark",
         *("findings", "profiler", "advice", "texts", "compare", "report"),
     ],
-    "run": ["log", "checkpoint", "recorded", "training", "train", "presets", "profile", "tune", "api"],
+    "run": ["log", "checkpoint", "recorded", "totals", "training", "train", "presets", "profile", "tune", "api"],
     "": [
         "data_commands",
         "policy_commands",

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.distributed import distributed_c10d
 
 from movelist.core.errors import DeviceError, MovelistError, ProcessError, SettingsError
 from movelist.core.returns import Moments
@@ -156,7 +157,7 @@ def join(device_name: str) -> Iterator[World]:
         )
     rank = int(os.environ["RANK"])
     device = _own_device(device_name, int(os.environ["LOCAL_RANK"]))
-    store, _, _ = next(dist.rendezvous("env://", timeout=PATIENCE))
+    store, _, _ = next(distributed_c10d.rendezvous("env://", timeout=PATIENCE))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
@@ -238,7 +239,7 @@ def _tell(store: Any) -> None:
 
 def _shelf(store: Any) -> Any:
     """The launcher's store without its own words."""
-    return dist.PrefixStore("movelist", store)  # type: ignore[attr-defined]
+    return distributed_c10d.PrefixStore("movelist", store)
 
 
 def _exit_code(error: BaseException) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,17 +22,18 @@ class Log:
     """Everything that a training says, in one place.
 
     Args:
-        folder: The run folder.
+        folder: The run folder; None keeps silent and writes nothing, as all processes but the first do.
         tensorboard: Write events there too.
         console: Where people read; plain lines if it is no terminal.
         after: The step that a resumed run goes on from: TensorBoard forgets what came later.
     """
 
-    def __init__(self, folder: Path, *, tensorboard: bool, console: Console, after: int | None = None) -> None:
-        self.console = console
-        self._file = (folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n")
-        self._events = _event_writer(folder / "tensorboard", after) if tensorboard else None
-        self._progress = _progress(console) if console.is_terminal else None
+    def __init__(self, folder: Path | None, *, tensorboard: bool, console: Console, after: int | None = None) -> None:
+        self.console = console if folder else Console(quiet=True)
+        path = folder / "metrics.jsonl" if folder else Path(os.devnull)
+        self._file = path.open("a", encoding="utf-8", newline="\n")
+        self._events = _event_writer(folder / "tensorboard", after) if folder and tensorboard else None
+        self._progress = _progress(console) if folder and console.is_terminal else None
         self._task = self._progress.add_task("training", total=1.0, text="") if self._progress else None
         self._last_line = -math.inf
         self._last_match: dict[str, float] = {}  # shown until there is a newer one

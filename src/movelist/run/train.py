@@ -19,10 +19,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from movelist.core.errors import GameError
 from movelist.core.settings import TrainSettings
 from movelist.games.game import Game, game_name
-from movelist.learn.device import choose_device
+from movelist.learn.parallel import World, join
 from movelist.play.arena import MatchResult
 from movelist.play.policy import NetPolicy
 from movelist.run.checkpoint import RunFolder, new_run_folder, quoted, read_settings
@@ -70,60 +69,57 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
     Raises:
         MovelistError: Settings, game, device or folder cannot be used; or a number went bad in training.
     """
-    console = console or Console()
+    with join(settings.run.device) as world:  # an impossible device is refused before any file is made
+        return _train(settings, game, world, console or Console())
+
+
+def _train(settings: TrainSettings, game: Game | None, world: World, console: Console) -> TrainResult:
     settings, game, data = open_data(settings, game)
-    choose_device(settings.run.device)  # an impossible device is refused before any file is made
+    name = game_name(game)
     check_start(settings, game, model_shape(settings, game))  # and so is an impossible network
-    training = Training(settings, game, _folder(settings, game_name(game)))
+    training = Training(settings, game, world.first(lambda: _folder(settings, name)), world)
     if data:
         training.train_from(data)
     if settings.run.resume:
         training.resume()
-    _write_settings(training)
+    world.first(lambda: _write_settings(training))
     after = training.counters.steps if settings.run.resume else None
-    log = Log(training.folder.path, tensorboard=settings.run.tensorboard, console=console, after=after)
-    with log:
+    folder = training.folder.path if world.rank == 0 else None
+    with Log(folder, tensorboard=settings.run.tensorboard, console=console, after=after) as log:
         with stop_on_signals(log.say) as stop:
             training.say, training.stop = log.say, stop
             log.say_all(greeting(training))
             with closing(training.source):
-                _loop(training, log, stop)
+                _loop(training, log)
             training.save()
-        return _finish(training, log, interrupted=bool(stop))
+        return _finish(training, log, interrupted=training.interrupted)
 
 
-def _loop(training: Training, log: Log, stop: list[int]) -> None:
+def _loop(training: Training, log: Log) -> None:
     """The story."""
     if training.watching:
-        training.publish()  # the first policy, so that the engine need not make up one of its own
-    while training.progress < 1.0 and not stop:
+        training.world.first(training.publish)  # so that the engine need not make up a policy of its own
+    while training.goes_on():
         started = time.perf_counter()
-        episodes = training.collect()
-        if not len(episodes):  # the source is exhausted
+        episodes, totals = training.collect()
+        if not totals.episodes:  # the source is exhausted
             break
-        if not episodes.num_steps:
-            raise GameError(
-                "there is nothing to decide",
-                got=f"{len(episodes)} episodes in which every turn has one legal action",
-                where=training.game_name,
-                do="Such a game needs no training; if only some episodes are so, raise --update_frequency.",
-            )
         collected = time.perf_counter()
         prepared = training.prepare(episodes)
         metrics = training.update(prepared)
         ended = time.perf_counter()
-        training.count(episodes, seconds=ended - started)
+        training.count(totals, seconds=ended - started)
 
         log.say_all(training.learner.take_notices())
-        if training.counters.episodes == len(episodes):
-            log.say_all(describe_update(training.settings.update, episodes))
+        if training.counters.episodes == totals.episodes:
+            log.say_all(describe_update(training.settings.update, episodes, totals))
         due = training.learner.num_updates % training.settings.run.save_every == 0
-        last = training.progress >= 1.0 or bool(stop)
+        last = training.progress >= 1.0 or bool(training.stop)
         if due or training.watching:  # an engine that is watched plays with the newest policy
             training.save()
         if due and training.settings.run.eval_games:
             metrics |= training.quick_match()
-        metrics |= training.pace(episodes, collect_seconds=collected - started, learn_seconds=ended - collected)
+        metrics |= training.pace(totals, collect_seconds=collected - started, learn_seconds=ended - collected)
         log.update(training.counters.steps, metrics, progress=training.progress, last=last)
 
 

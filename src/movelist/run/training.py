@@ -8,14 +8,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-from movelist.core.errors import SettingsError
+from movelist.core.errors import GameError, SettingsError
 from movelist.core.settings import PlaySettings, TrainSettings, UpdateSettings
 from movelist.data.episode import Episodes, Source
 from movelist.games.game import Game, action_encoder, game_name, state_size
@@ -32,6 +32,7 @@ from movelist.play.policy import NetPolicy, RandomPolicy
 from movelist.play.selfplay import SelfPlay
 from movelist.run import checkpoint
 from movelist.run.recorded import OpenData, Recorded
+from movelist.run.totals import Totals
 
 QUICK_MATCH_GAMES = 200  # for the win rate shown during training
 
@@ -43,31 +44,36 @@ class Counters:
     steps: int = 0
     episodes: int = 0
     seconds: float = 0.0
+    processes: int = 1
 
 
 class Training:
     """One training: its parts and the five verbs of the story."""
 
-    def __init__(self, settings: TrainSettings, game: Game, folder: checkpoint.RunFolder) -> None:
+    def __init__(
+        self, settings: TrainSettings, game: Game, folder: checkpoint.RunFolder, world: World | None = None
+    ) -> None:
         self.settings, self.game, self.folder = settings, game, folder
         self.game_name = game_name(game)
-        device = choose_device(settings.run.device)
-        set_up(device, settings.run.num_threads)
+        self.world = world or World(choose_device(settings.run.device))
+        set_up(self.world.device, settings.run.num_threads)
         torch.manual_seed(settings.run.seed)
         self.shape = model_shape(settings, game)
-        self.net = PolicyValueNet(self.shape).to(device)
+        self.net = PolicyValueNet(self.shape).to(self.world.device)
         loss = imitation_loss if settings.recorded.imitate else ppo_loss
-        self.learner = Learner(self.net, settings.update, World(device), seed=settings.run.seed, loss=loss)
+        self.learner = Learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss)
         if (start := check_start(settings, game, self.shape)) is not None:
             self.net.load_state_dict(start["learner"]["net"])
             vars(self.learner.returns).update(start["learner"]["returns"])
             self.learner.num_updates = start["learner"]["num_updates"]  # numbers of policies are not given twice
-        self.source: Source = SelfPlay(game, settings.play, seed=settings.run.seed)
-        self.counters = Counters()
+        self.source: Source = SelfPlay(game, settings.play, seed=settings.run.seed, share=self.world.share)
+        self.counters = Counters(processes=self.world.size)
         self.saved: tuple[int, Path] | None = None  # the update and the file of the last checkpoint
         self.recorded: Recorded | None = None
-        self.stop: list[int] = []
+        self.stop: list[int] = []  # signals that came to this process
+        self.interrupted = False  # what all processes agreed on
         self.say: Callable[[str], None] = print
+        self.notes: list[str] = []  # to be said before the first update
 
     def train_from(self, data: OpenData) -> None:
         """Take recorded episodes in place of self-play."""
@@ -78,7 +84,8 @@ class Training:
             self.settings,
             say=lambda text: self.say(text),
             version=lambda: self.learner.num_updates,
-            keep_going=lambda: not self.stop and time.monotonic() < deadline,
+            keep_going=lambda: not data.watched or (not self.stop and time.monotonic() < deadline),
+            world=self.world,
         )
         self.source = self.recorded.source
 
@@ -102,13 +109,29 @@ class Training:
         )
         return min(1.0, max((done / goal for done, goal in goals if goal), default=0.0))
 
-    def collect(self) -> Episodes:
-        """Play the update's games with the present weights."""
+    def goes_on(self) -> bool:
+        """Whether there is to be another update; all processes agree on it."""
+        stopped_R = self.world.gather([len(self.stop)])
+        self.interrupted = bool(stopped_R.any())
+        if self.interrupted and not self.stop:
+            self.say("Another process was asked to stop.")
+        return self.progress < 1.0 and not self.interrupted
+
+    def collect(self) -> tuple[Episodes, Totals]:
+        """Play the update's games with the present weights; this process's share of them, and what all have."""
         policy = NetPolicy(self.net, use_amp=self.settings.update.use_amp)
         episodes = self.source.collect(policy, self.settings.update.update_frequency)
         if self.recorded:
             self.recorded.look_at(episodes, policy)
-        return episodes
+        totals = Totals.of(episodes, self.world)
+        if totals.episodes and not totals.steps:
+            raise GameError(
+                "there is nothing to decide",
+                got=f"{totals.episodes} episodes in which every turn has one legal action",
+                where=self.game_name,
+                do="Such a game needs no training; if only some episodes are so, raise --update_frequency.",
+            )
+        return episodes, totals
 
     def prepare(self, episodes: Episodes) -> Prepared:
         """Values, missing log-probs, advantages."""
@@ -121,18 +144,22 @@ class Training:
             lr *= 1.0 - self.progress
         return self.learner.update(prepared, lr=lr)
 
-    def count(self, episodes: Episodes, *, seconds: float) -> None:
-        """Note that an update on these episodes is done."""
-        self.counters.steps += episodes.num_steps
-        self.counters.episodes += len(episodes)
-        self.counters.seconds += seconds
+    def count(self, totals: Totals, *, seconds: float) -> None:
+        """Note that an update on these episodes is done; its seconds are the mean of all processes' clocks."""
+        self.counters.steps += totals.steps
+        self.counters.episodes += totals.episodes
+        self.counters.seconds += float(self.world.gather([seconds]).mean())
 
     def save(self) -> Path:
         """Write a checkpoint, and publish it where an engine waits for it, unless there is one of this very update."""
         if self.saved and self.saved[0] == self.learner.num_updates:
             return self.saved[1]
-        path = self.folder.save(self.learner.num_updates, self._state(), keep=self.settings.run.keep_checkpoints)
+        path = self.world.first(self._write)
         self.saved = (self.learner.num_updates, path)
+        return path
+
+    def _write(self) -> Path:
+        path = self.folder.save(self.learner.num_updates, self._state(), keep=self.settings.run.keep_checkpoints)
         if self.recorded and self.watching:
             self.folder.write_json("used_files.json", self.recorded.used_up())
             self.publish()
@@ -165,35 +192,42 @@ class Training:
         checkpoint.check_fits(state, self.folder.path, game=self.game_name, **asdict(self.shape))
         self.learner.load_state_dict(state["learner"])
         self.source.load_state_dict(state["source"])
-        self.counters = Counters(**state["counters"])
+        before = Counters(**state["counters"])
+        self.counters = replace(before, processes=self.world.size)
+        if before.processes != self.world.size:
+            self.notes.append(
+                f"Trained in {before.processes} processes so far, now in {self.world.size}: it goes on with the same "
+                "games or data, but the steps are grouped otherwise, so not exactly as it would have."
+            )
         self.saved = (self.learner.num_updates, file)
         self.folder.cut_metrics(self.counters.steps)
 
     def match(self, num_games: int) -> arena.MatchResult:
         """Greedy play against random players."""
         policy = NetPolicy(self.net, greedy=True)
-        return arena.match(policy, RandomPolicy(), self.game, num_games=num_games, play=self.settings.play)
+        play = self.settings.play
+        return self.world.first(lambda: arena.match(policy, RandomPolicy(), self.game, num_games=num_games, play=play))
 
     def quick_match(self) -> dict[str, float]:
         """A first impression of the strength, for the display."""
         result = self.match(min(QUICK_MATCH_GAMES, self.settings.run.eval_games))
         return {"arena/win_rate": result.win_rate, "arena/mean_return": result.mean_return}
 
-    def pace(self, episodes: Episodes, *, collect_seconds: float, learn_seconds: float) -> dict[str, float]:
+    def pace(self, totals: Totals, *, collect_seconds: float, learn_seconds: float) -> dict[str, float]:
         """Speed, returns and list lengths of one update, by their tags."""
         seconds = collect_seconds + learn_seconds
         metrics = {
             "charts/updates": float(self.learner.num_updates),
-            "charts/SPS": episodes.num_steps / seconds,
+            "charts/SPS": totals.steps / seconds,
             "charts/episodes": float(self.counters.episodes),
-            "charts/episodic_length": episodes.num_turns / len(episodes),
-            "legal/actions_per_second": episodes.num_actions / seconds,
-            "legal/actions_per_step": episodes.num_actions / max(1, episodes.num_steps),
-            "legal/decision_share": episodes.num_steps / max(1, episodes.num_turns),
+            "charts/episodic_length": totals.turns / totals.episodes,
+            "legal/actions_per_second": totals.actions / seconds,
+            "legal/actions_per_step": totals.actions / max(1, totals.steps),
+            "legal/decision_share": totals.steps / max(1, totals.turns),
             "perf/rollout_share": collect_seconds / seconds,
             "perf/update_share": learn_seconds / seconds,
         }
-        for seat, mean in enumerate(episodes.return_EP.mean(axis=0)):
+        for seat, mean in enumerate(totals.return_P):
             metrics[f"charts/episodic_return_seat_{seat}"] = float(mean)
         if self.recorded:
             metrics |= self.recorded.metrics()
@@ -228,6 +262,9 @@ def greeting(training: Training) -> list[str]:
         else torch.cuda.get_device_name(device)
     )
     lines.append(f"On {where}, torch {torch.__version__}. Stops after {' or '.join(goals) or 'Ctrl-C only'}.")
+    if training.world.size > 1:
+        lines.append(f"{training.world.size} processes, each with its own part of the games or data; this one speaks.")
+    lines += training.notes
     if training.counters.steps:
         lines.append(f"Going on after update {training.learner.num_updates:,}, {training.counters.steps:,} steps.")
     if training.progress >= 1.0:
@@ -255,19 +292,19 @@ def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
     return lines
 
 
-def describe_update(settings: UpdateSettings, episodes: Episodes) -> list[str]:
+def describe_update(settings: UpdateSettings, episodes: Episodes, totals: Totals) -> list[str]:
     """What the settings mean for this game, once the first episodes are there, and what looks too small."""
-    minibatch = settings.batch_size * settings.gradient_accumulation_steps
-    num_minibatches = -(-episodes.num_steps // minibatch)
+    minibatch = settings.batch_size * settings.gradient_accumulation_steps * totals.processes
+    num_minibatches = -(-totals.steps // minibatch)
     lines = [
-        f"An update: {len(episodes):,} episodes = about {episodes.num_steps:,} steps with {episodes.num_actions:,} "
+        f"An update: {totals.episodes:,} episodes = about {totals.steps:,} steps with {totals.actions:,} "
         f"legal actions = {num_minibatches:,} minibatches of up to {minibatch:,} steps x "
         f"{settings.epochs_per_update} epochs. It keeps about "
         f"{max(1, rollout_bytes(episodes, settings.epochs_per_update) >> 20):,} MB on the device."
     ]
-    if len(episodes) < 32:
+    if totals.episodes < 32:
         lines.append(
-            f"Warning: {len(episodes)} episodes for an update make a noisy gradient and small network calls. "
+            f"Warning: {totals.episodes} episodes for an update make a noisy gradient and small network calls. "
             "Raise --update_frequency to 32 or more."
         )
     if num_minibatches < 4:
