@@ -176,6 +176,7 @@ class RecordedSource:
         keep_going: Asked while waiting; once it says no, nothing more is handed out.
         say: Told what a person should know.
         total: The sum of a number over all processes that read together.
+        deal: What this process gets of a rollout that one of them read for all; None stands for none.
         last: The last rollout.
         metrics: Numbers of the last rollout, by their tags.
     """
@@ -187,8 +188,10 @@ class RecordedSource:
     keep_going: Callable[[], bool] = lambda: True
     say: Callable[[str], None] = lambda _: None
     total: Callable[[int], int] = lambda number: number
+    deal: Callable[[Stored | None], Stored | None] = lambda rollout: rollout
     last: Stored | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    _waited: float = 0.0  # seconds since the last rollout
     _state: State = field(default_factory=dict)
     _ready: queue.Queue[Any] = field(default_factory=queue.Queue)
     _thread: threading.Thread | None = None
@@ -197,17 +200,16 @@ class RecordedSource:
 
     def collect(self, policy: Any, num_episodes: int) -> Episodes:
         """The next episodes; see `data.episode.Source`. The policy is not asked: they are played already."""
-        self._start(num_episodes)
-        waited = 0.0
         while True:
+            self._start(num_episodes)
             started = time.perf_counter()
-            rollout = self._next()
-            waited += time.perf_counter() - started
+            rollout = self.deal(self._next())
+            self._waited += time.perf_counter() - started
             if rollout is None:
                 return nothing(self.stream.widths)
             episodes, self.metrics = self._chosen(rollout)
             self.last = rollout
-            self.metrics["data/wait_seconds"] = waited
+            self.metrics["data/wait_seconds"], self._waited = self._waited, 0.0
             learnable = episodes.learnable()
             if self.total(learnable.num_steps):
                 return learnable

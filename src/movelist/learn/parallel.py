@@ -25,7 +25,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch.distributed import distributed_c10d
 
 from movelist.core.errors import DeviceError, MovelistError, ProcessError, SettingsError
 from movelist.core.returns import Moments
@@ -121,9 +120,21 @@ class World:
             raise error
         return result  # type: ignore[return-value]
 
+    def deal(self, parts: Sequence[T]) -> T:
+        """What rank 0 has for this process; the `parts` of the others are not looked at."""
+        own: list[Any] = [parts[0] if self.size == 1 else None]
+        if self.size > 1:
+            with _heard():
+                dist.scatter_object_list(own, list(parts) if self.rank == 0 else None, src=0)
+        return own[0]  # type: ignore[no-any-return]
+
+    def shares(self, count: int) -> list[slice]:
+        """`count` things in a part for each process, one after another."""
+        return [slice(count * rank // self.size, count * (rank + 1) // self.size) for rank in range(self.size)]
+
     def share(self, count: int) -> slice:
-        """This process's part of `count` things, one after another."""
-        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+        """This process's part of `count` things."""
+        return self.shares(count)[self.rank]
 
     @property
     def place(self) -> str:
@@ -155,9 +166,11 @@ def join(device_name: str) -> Iterator[World]:
             f"WORLD_SIZE is {size}, and {missing[0]} is not set",
             do="Several processes are started by torchrun --nproc-per-node N -m movelist train ...",
         )
+    from torch.distributed.rendezvous import rendezvous
+
     rank = int(os.environ["RANK"])
     device = _own_device(device_name, int(os.environ["LOCAL_RANK"]))
-    store, _, _ = next(distributed_c10d.rendezvous("env://", timeout=PATIENCE))
+    store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
@@ -207,18 +220,16 @@ def _farewell(error: BaseException, store: Any, world: World) -> BaseException:
         if own:
             store.compare_set("reason", "", json.dumps(own))
         _hang_up(world.device)
-        if not own:  # whoever failed first may still be about to say why
-            with suppress(RuntimeError):
-                store.wait(["reason"], timedelta(seconds=1))
+        if not own:
+            _wait_until(lambda: store.check(["reason"]), 1.0)  # whoever failed first may still be about to say why
             own = [world.rank, 1, str(error)]
         rank, code, text = json.loads(store.compare_set("reason", "", json.dumps(own)))
         if world.rank == 0:
-            _await_readers(store, world.size - 1)
+            _wait_until(lambda: store.add("readers", 0) == world.size - 1, FAREWELL_SECONDS)
             atexit.register(_tell, store)
         else:
             store.add("readers", 1)
-            with suppress(RuntimeError):
-                store.wait(["said"], timedelta(seconds=FAREWELL_SECONDS))
+            _wait_until(lambda: store.check(["said"]), FAREWELL_SECONDS)
     except RuntimeError:  # the store went away with its process
         rank, code, text = world.rank, _exit_code(error), _words(error)
     if world.rank:
@@ -226,9 +237,9 @@ def _farewell(error: BaseException, store: Any, world: World) -> BaseException:
     return error if rank == 0 or text == _words(error) else _from_afar(text, code)
 
 
-def _await_readers(store: Any, number: int) -> None:
-    deadline = time.monotonic() + FAREWELL_SECONDS
-    while store.add("readers", 0) < number and time.monotonic() < deadline:
+def _wait_until(there: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not there() and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
@@ -239,7 +250,9 @@ def _tell(store: Any) -> None:
 
 def _shelf(store: Any) -> Any:
     """The launcher's store without its own words."""
-    return distributed_c10d.PrefixStore("movelist", store)
+    from torch.distributed.distributed_c10d import PrefixStore  # there are builds of torch without: they train alone
+
+    return PrefixStore("movelist", store)
 
 
 def _exit_code(error: BaseException) -> int:

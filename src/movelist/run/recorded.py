@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -14,10 +14,10 @@ from movelist.core.errors import DataError, GameError, MissingExtraError, Settin
 from movelist.core.settings import RunSettings, TrainSettings
 from movelist.data import recordings
 from movelist.data.episode import HUMAN, OTHER, POLICY, Episodes
-from movelist.data.loader import RecordedSource, RecordingStream, StoreStream, Stream, first_widths
+from movelist.data.loader import RecordedSource, RecordingStream, State, StoreStream, Stream, first_widths
 from movelist.data.record_format import NOT_USED_YET, Widths
 from movelist.data.record_rules import Problem
-from movelist.data.store import Store, is_store
+from movelist.data.store import Store, Stored, is_store
 from movelist.data.watch import WatchStream
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, game_name, state_size
@@ -136,6 +136,21 @@ def _game_of(widths: Widths, game: Game | None) -> tuple[Game, str]:
     return played, ""
 
 
+@dataclass
+class _Elsewhere:
+    """A stream that rank 0 reads for all."""
+
+    widths: Widths
+
+    def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
+        """None here."""
+        return iter(())
+
+    def done(self, state: State) -> float:
+        """See `loader.Stream`."""
+        return 0.0
+
+
 class Recorded:
     """The recorded side of one training.
 
@@ -172,6 +187,7 @@ class Recorded:
             keep_going=keep_going,
             say=say,
             total=lambda number: int(world.gather([number]).sum()),
+            deal=self._deal if data.watched else lambda rollout: rollout,
         )
 
     def lines(self) -> list[str]:
@@ -218,6 +234,8 @@ class Recorded:
         data, settings = self.data, self.settings
         passes, seed, keep_forced = settings.recorded.data_passes, settings.run.seed, settings.play.keep_forced
         share = self.world.share
+        if data.watched and self.world.rank:
+            return _Elsewhere(data.widths)
         if data.watched:
             return WatchStream(data.watched, keep_forced=keep_forced, widths=data.widths, report=self._report)
         if data.store:
@@ -225,6 +243,11 @@ class Recorded:
         return RecordingStream(
             data.files, passes=passes, seed=seed, keep_forced=keep_forced, report=self._report, share=share
         )
+
+    def _deal(self, rollout: Stored | None) -> Stored | None:
+        """This process's part of what rank 0 found in the watched folder."""
+        whole = np.arange(0 if rollout is None else len(rollout))
+        return self.world.deal([rollout and rollout.take(whole[part]) for part in self.world.shares(len(whole))])
 
     def _report(self, problem: Problem) -> None:
         if problem.harmless:

@@ -36,5 +36,5 @@ class Totals:
         """Of each process's own episodes."""
         own = [len(episodes), episodes.num_steps, episodes.num_actions, episodes.num_turns]
         total = world.gather([*own, *episodes.return_EP.sum(axis=0)]).sum(axis=0)
-        counts = total[:4].astype(int).tolist()
-        return cls(world.size, *counts, total[4:] / max(1, counts[0]))
+        num_episodes, steps, actions, turns = total[:4].astype(int).tolist()
+        return cls(world.size, num_episodes, steps, actions, turns, total[4:] / max(1, num_episodes))

@@ -92,14 +92,14 @@ def _train(settings: TrainSettings, game: Game | None, world: World, console: Co
             with closing(training.source):
                 _loop(training, log)
             training.save()
-        return _finish(training, log, interrupted=training.interrupted)
+        return _finish(training, log, interrupted=training.asked_to_stop())
 
 
 def _loop(training: Training, log: Log) -> None:
     """The story."""
     if training.watching:
         training.world.first(training.publish)  # so that the engine need not make up a policy of its own
-    while training.goes_on():
+    while not training.asked_to_stop() and training.progress < 1.0:
         started = time.perf_counter()
         episodes, totals = training.collect()
         if not totals.episodes:  # the source is exhausted

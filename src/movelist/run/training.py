@@ -34,6 +34,7 @@ from movelist.run import checkpoint
 from movelist.run.recorded import OpenData, Recorded
 from movelist.run.totals import Totals
 
+LOOK_SECONDS = 0.5  # how long to wait for an engine before asking whether anyone wants to stop
 QUICK_MATCH_GAMES = 200  # for the win rate shown during training
 
 
@@ -70,21 +71,21 @@ class Training:
         self.counters = Counters(processes=self.world.size)
         self.saved: tuple[int, Path] | None = None  # the update and the file of the last checkpoint
         self.recorded: Recorded | None = None
-        self.stop: list[int] = []  # signals that came to this process
-        self.interrupted = False  # what all processes agreed on
+        self.stop: list[int] = []  # signals that came; 0 if it was to another process
+        self._deadline = self._look_until = math.inf
         self.say: Callable[[str], None] = print
         self.notes: list[str] = []  # to be said before the first update
 
     def train_from(self, data: OpenData) -> None:
         """Take recorded episodes in place of self-play."""
         # Waiting is no training, so max_seconds bounds it by the clock.
-        deadline = time.monotonic() + (self.settings.run.max_seconds or math.inf)
+        self._deadline = time.monotonic() + (self.settings.run.max_seconds or math.inf)
         self.recorded = Recorded(
             data,
             self.settings,
             say=lambda text: self.say(text),
             version=lambda: self.learner.num_updates,
-            keep_going=lambda: not data.watched or (not self.stop and time.monotonic() < deadline),
+            keep_going=lambda: not self.watching or time.monotonic() < self._look_until,
             world=self.world,
         )
         self.source = self.recorded.source
@@ -109,21 +110,25 @@ class Training:
         )
         return min(1.0, max((done / goal for done, goal in goals if goal), default=0.0))
 
-    def goes_on(self) -> bool:
-        """Whether there is to be another update; all processes agree on it."""
-        stopped_R = self.world.gather([len(self.stop)])
-        self.interrupted = bool(stopped_R.any())
-        if self.interrupted and not self.stop:
+    def asked_to_stop(self) -> bool:
+        """Whether a signal came to one of the processes; all agree on it."""
+        asked = bool(self.world.gather([len(self.stop)]).any())
+        if asked and not self.stop:
+            self.stop.append(0)
             self.say("Another process was asked to stop.")
-        return self.progress < 1.0 and not self.interrupted
+        return asked
 
     def collect(self) -> tuple[Episodes, Totals]:
         """Play the update's games with the present weights; this process's share of them, and what all have."""
         policy = NetPolicy(self.net, use_amp=self.settings.update.use_amp)
-        episodes = self.source.collect(policy, self.settings.update.update_frequency)
+        while True:
+            self._look_until = time.monotonic() + LOOK_SECONDS
+            episodes = self.source.collect(policy, self.settings.update.update_frequency)
+            totals = Totals.of(episodes, self.world)
+            if totals.episodes or not self.watching or self._tired():
+                break
         if self.recorded:
             self.recorded.look_at(episodes, policy)
-        totals = Totals.of(episodes, self.world)
         if totals.episodes and not totals.steps:
             raise GameError(
                 "there is nothing to decide",
@@ -132,6 +137,11 @@ class Training:
                 do="Such a game needs no training; if only some episodes are so, raise --update_frequency.",
             )
         return episodes, totals
+
+    def _tired(self) -> bool:
+        """Whether one of the processes waits no longer for the engine."""
+        late_R = self.world.gather([time.monotonic() > self._deadline])
+        return self.asked_to_stop() or bool(late_R.any())
 
     def prepare(self, episodes: Episodes) -> Prepared:
         """Values, missing log-probs, advantages."""
