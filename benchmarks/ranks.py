@@ -176,9 +176,8 @@ def main(options: Options) -> None:
     size = options.num_processes
     print(f"{options.game}, width {options.hidden_dim}, {options.num_games} games, batch {options.batch_size}")
     print(f"one process, {size} threads: {one:,.0f} steps/s; {size} processes, 1 thread each: {several:,.0f} steps/s")
-    print(
-        f"ratio, median of {len(ratios)} pairs: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-    )
+    span = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    print(f"ratio, median of {len(ratios)} pairs: {statistics.median(ratios):.2f} ({span})")
     parts = ", ".join(f"{name} {statistics.median(share):.1%}" for name, share in shares.items())
     print(f"of an update of {size} processes, sums over processes: {parts}")
 

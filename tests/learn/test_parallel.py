@@ -10,7 +10,7 @@ import torch
 
 import ranks
 import small_updates
-from movelist.core.errors import DataError, ProcessError, SettingsError
+from movelist.core.errors import DataError, DeviceError, SettingsError
 from movelist.core.returns import Moments
 from movelist.learn import parallel
 from movelist.learn.parallel import World, join
@@ -61,6 +61,20 @@ def test_half_an_environment_is_refused(monkeypatch):
     assert str(error.value) == (
         "WORLD_SIZE is 2, and MASTER_ADDR is not set. Several processes are started by torchrun --nproc-per-node N "
         "-m movelist train ..."
+    )
+
+
+def test_each_process_of_a_machine_has_a_gpu_of_its_own(monkeypatch):
+    taken = []
+    monkeypatch.setattr(parallel, "choose_device", lambda name: torch.device("cuda", taken[-1] if taken else 0))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    assert parallel._own_device("auto", 1) == torch.device("cuda", 1)
+    with pytest.raises(DeviceError) as error:
+        parallel._own_device("auto", 2)
+    assert str(error.value) == (
+        "there are more processes than GPUs on this machine: got process 3, expected at most 2. "
+        "Lower --nproc-per-node, or say --device cpu."
     )
 
 
@@ -209,4 +223,3 @@ def test_all_end_with_the_reason_of_the_first_that_failed():
     assert first[4][0] in ("SettingsError", "ProcessError") and first[4][1].startswith("both see it, as rank ")
     assert [(name, code) for name, _, code in second[:3]] == [("SystemExit", 1), ("SystemExit", 2), ("SystemExit", 1)]
     assert (second[4][0], second[4][2]) == ("SystemExit", first[4][2]) == ("SystemExit", 2)
-    assert issubclass(ProcessError, Exception)

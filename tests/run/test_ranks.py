@@ -125,7 +125,7 @@ def test_rank_0_speaks_and_writes_and_the_others_are_silent(trained):
     folder, (first, second) = trained
     for code, out, err in first:
         assert (code, err) == (0, "")
-        assert "2 processes, each with its own part" in out
+        assert "2 processes train together, each on its own share" in out
     assert second == [(0, "", "")] * len(first)
     folders = {"data", "engine", "few", "once", "store", "twice", "watching", "whole"}
     assert {path.name for path in folder.iterdir() if path.is_dir()} == folders
@@ -351,6 +351,13 @@ def test_the_place_of_a_bad_number_names_its_process(faults):
 
 
 # --- As people start it
+
+
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
+def test_a_wrong_flag_is_named_once(monkeypatch, rank, lines):
+    monkeypatch.setenv("RANK", rank)
+    code, _, err = command(["--lr", "high"])
+    assert (code, err.count("\n")) == (2, lines)
 
 
 def test_torchrun_ends_all_when_one_is_killed(tmp_path):

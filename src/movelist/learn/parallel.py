@@ -31,7 +31,8 @@ from movelist.core.returns import Moments
 from movelist.learn.device import choose_device
 
 T = TypeVar("T")
-PATIENCE = timedelta(minutes=10)  # for a process that neither answers nor hangs up; the slowest rollout must be quicker
+# For a process that neither answers nor hangs up. The others wait while rank 0 plays a match, so this is generous.
+PATIENCE = timedelta(minutes=30)
 FAREWELL_SECONDS = 10.0  # in which the others fetch the reason, and rank 0 says it
 LAUNCHED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -177,7 +178,7 @@ def join(device_name: str) -> Iterator[World]:
         yield World(device, rank, size)
     except BaseException as error:
         raise _farewell(error, _shelf(store), World(device, rank, size)) from None
-    _hang_up(device)
+    dist.destroy_process_group()
 
 
 def _own_device(name: str, local_rank: int) -> torch.device:
@@ -199,18 +200,13 @@ def _heard() -> Iterator[None]:
     """Turn a line that went dead into the error that says so."""
     try:
         yield
-    except RuntimeError:  # all that torch.distributed raises
+    except RuntimeError as error:  # all that torch.distributed raises
         raise ProcessError(
             "another process of this training ended without a word, or did not answer",
+            where=str(error).split("\n")[0][:200],
             do="The system may have killed it for its memory; the launcher says which one. Go on from the last "
             "checkpoint.",
         ) from None
-
-
-def _hang_up(device: torch.device) -> None:
-    """Close the lines, so that nobody waits for this process. nccl would wait for its last message."""
-    if device.type == "cpu":
-        dist.destroy_process_group()
 
 
 def _farewell(error: BaseException, store: Any, world: World) -> BaseException:
@@ -219,7 +215,8 @@ def _farewell(error: BaseException, store: Any, world: World) -> BaseException:
         own = None if isinstance(error, ProcessError) else [world.rank, _exit_code(error), _words(error)]
         if own:
             store.compare_set("reason", "", json.dumps(own))
-        _hang_up(world.device)
+        if world.device.type == "cpu":  # nccl would wait for its last message; its lines close with the process
+            dist.destroy_process_group()
         if not own:
             _wait_until(lambda: store.check(["reason"]), 1.0)  # whoever failed first may still be about to say why
             own = [world.rank, 1, str(error)]

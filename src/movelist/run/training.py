@@ -71,7 +71,8 @@ class Training:
         self.counters = Counters(processes=self.world.size)
         self.saved: tuple[int, Path] | None = None  # the update and the file of the last checkpoint
         self.recorded: Recorded | None = None
-        self.stop: list[int] = []  # signals that came; 0 if it was to another process
+        self.stop: list[int] = []  # signals that came to this process
+        self.interrupted = False  # whether one came to any
         self._deadline = self._look_until = math.inf
         self.say: Callable[[str], None] = print
         self.notes: list[str] = []  # to be said before the first update
@@ -112,11 +113,10 @@ class Training:
 
     def asked_to_stop(self) -> bool:
         """Whether a signal came to one of the processes; all agree on it."""
-        asked = bool(self.world.gather([len(self.stop)]).any())
-        if asked and not self.stop:
-            self.stop.append(0)
+        before, self.interrupted = self.interrupted, bool(self.world.gather([len(self.stop)]).any())
+        if self.interrupted and not before and not self.stop:
             self.say("Another process was asked to stop.")
-        return asked
+        return self.interrupted
 
     def collect(self) -> tuple[Episodes, Totals]:
         """Play the update's games with the present weights; this process's share of them, and what all have."""
@@ -273,7 +273,7 @@ def greeting(training: Training) -> list[str]:
     )
     lines.append(f"On {where}, torch {torch.__version__}. Stops after {' or '.join(goals) or 'Ctrl-C only'}.")
     if training.world.size > 1:
-        lines.append(f"{training.world.size} processes, each with its own part of the games or data; this one speaks.")
+        lines.append(f"{training.world.size} processes train together, each on its own share of the games or data.")
     lines += training.notes
     if training.counters.steps:
         lines.append(f"Going on after update {training.learner.num_updates:,}, {training.counters.steps:,} steps.")
