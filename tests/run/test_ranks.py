@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -18,6 +19,8 @@ import torch
 import ranks
 from movelist import cli
 from movelist.core.errors import DataError
+from movelist.data.loader import RecordingStream
+from movelist.data.store import Store
 from movelist.learn import loss as losses
 from movelist.learn import parallel
 from movelist.run import checkpoint
@@ -162,8 +165,6 @@ def test_another_number_of_processes_goes_on_and_says_so(trained):
 
 def test_every_recorded_episode_is_used_once_by_one_of_them(trained):
     folder, _ = trained
-    from movelist.data.store import Store
-
     store = Store(folder / "store")
     assert rows(folder / "data")[-1]["step"] == store.num_steps
     assert rows(folder / "data")[-1]["charts/episodes"] == len(store) == 21
@@ -286,7 +287,21 @@ def late_in_one():
     return patched(Training, "count", make)
 
 
+@on(1)
+def early_end_of_one():
+    """Its recordings end after the first rollout."""
+
+    def make(rollouts):
+        def changed(stream, state, num_episodes):
+            return itertools.islice(rollouts(stream, state, num_episodes), 0 if state else 1)
+
+        return changed
+
+    return patched(RecordingStream, "rollouts", make)
+
+
 FAULTS = {
+    "end": (early_end_of_one, 0, "Trained "),
     "signal": (signal_to_one, 0, "Another process was asked to stop."),
     "loss": (bad_numbers_in_one, 1, "the gradient of "),
     "states": (bad_states_in_one, 1, "the value is not a finite number"),
@@ -304,9 +319,11 @@ def faulty(worlds, folder):
     found = {}
     for name, (fault, _, _) in FAULTS.items():
         rank, started = next(worlds), time.monotonic()
-        goals = ["--total_steps", "400", "--max_seconds", "300", "--target_kl", "0.5"]
+        arguments = [*GAME, *PLAIN, "--eval_games", "0", "--total_steps", "400", "--target_kl", "0.5"]
+        if name == "end":
+            arguments = ["--data", f"{folder}/games.jsonl", *RECORDED, "--update_frequency", "4"]
         with fault(rank):
-            code, out, err = command([*GAME, *PLAIN, "--eval_games", "0", *goals, "--out", f"{folder}/{name}"])
+            code, out, err = command([*arguments, "--max_seconds", "300", "--out", f"{folder}/{name}"])
         found[name] = code, out, err, time.monotonic() - started
     return found
 
@@ -314,6 +331,7 @@ def faulty(worlds, folder):
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
+    assert cli.main(["record", "--game", "kuhn_poker", "--episodes", "21", "--out", f"{folder}/games.jsonl"]) == 0
     return folder, ranks.run(faulty, str(folder), num_worlds=len(FAULTS))
 
 
@@ -333,6 +351,12 @@ def test_what_happens_to_one_ends_both_with_the_same_reason(faults, name):
 def test_a_stop_asked_of_one_saves_after_that_update(faults):
     folder, _ = faults
     assert checkpoint.load(folder / "signal")["learner"]["num_updates"] == 2
+
+
+def test_who_has_no_more_data_goes_on_with_nothing_until_all_are_at_the_end(faults):
+    folder, _ = faults
+    # Rollouts of 4, 4, 4, 4, 3 and 2 episodes: rank 0 has 2, 2, 2, 2, 1 and 1 of them, rank 1 its first 2 only.
+    assert [row["charts/episodes"] for row in rows(folder / "end")] == [4, 6, 8, 10, 11, 12]
 
 
 def test_the_clock_of_one_counts_for_all(faults):

@@ -175,7 +175,7 @@ class RecordedSource:
         version: The present policy's number.
         keep_going: Asked while waiting; once it says no, nothing more is handed out.
         say: Told what a person should know.
-        total: The sum of a number over all processes that read together.
+        total: The sums of some numbers over all processes that read together.
         deal: What this process gets of a rollout that one of them read for all; None stands for none.
         last: The last rollout.
         metrics: Numbers of the last rollout, by their tags.
@@ -187,7 +187,7 @@ class RecordedSource:
     version: Callable[[], int] = lambda: 0
     keep_going: Callable[[], bool] = lambda: True
     say: Callable[[str], None] = lambda _: None
-    total: Callable[[int], int] = lambda number: number
+    total: Callable[..., list[int]] = lambda *numbers: list(numbers)
     deal: Callable[[Stored | None], Stored | None] = lambda rollout: rollout
     last: Stored | None = None
     metrics: dict[str, float] = field(default_factory=dict)
@@ -205,15 +205,20 @@ class RecordedSource:
             started = time.perf_counter()
             rollout = self.deal(self._next())
             self._waited += time.perf_counter() - started
-            if rollout is None:
-                return nothing(self.stream.widths)
-            episodes, self.metrics = self._chosen(rollout)
-            self.last = rollout
-            self.metrics["data/wait_seconds"], self._waited = self._waited, 0.0
-            learnable = episodes.learnable()
-            if self.total(learnable.num_steps):
+            learnable = self._taken(rollout) if rollout else nothing(self.stream.widths)
+            # Who is at the end goes on with nothing until all are.
+            steps, not_at_the_end = self.total(learnable.num_steps, rollout is not None)
+            if steps or not not_at_the_end:
                 return learnable
-            self._refuse_if_nobody(rollout)
+            if rollout:
+                self._refuse_if_nobody(rollout)
+
+    def _taken(self, rollout: Stored) -> Episodes:
+        """The steps to train on."""
+        episodes, self.metrics = self._chosen(rollout)
+        self.last = rollout
+        self.metrics["data/wait_seconds"], self._waited = self._waited, 0.0
+        return episodes.learnable()
 
     @property
     def done(self) -> float:
@@ -279,7 +284,7 @@ class RecordedSource:
 
     def _refuse_if_nobody(self, rollout: Stored) -> None:
         there = set(np.unique(rollout.episodes.controller_EP).tolist())
-        if there and not there & self.learn_from:
+        if not there & self.learn_from:
             wanted = " or ".join(CONTROLLER_NAMES[number] for number in sorted(self.learn_from))
             found = " and ".join(CONTROLLER_NAMES[number] for number in sorted(there))
             raise DataError("no step of these episodes can be trained on", got=f"seats moved by {found}",

@@ -186,7 +186,7 @@ class Recorded:
             version=version,
             keep_going=keep_going,
             say=say,
-            total=lambda number: int(world.gather([number]).sum()),
+            total=lambda *numbers: world.gather(numbers).sum(axis=0).astype(int).tolist(),
             deal=self._deal if data.watched else lambda rollout: rollout,
         )
 
