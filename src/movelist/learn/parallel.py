@@ -34,6 +34,7 @@ T = TypeVar("T")
 # For a process that neither answers nor hangs up. The others wait while rank 0 plays a match, so this is generous.
 PATIENCE = timedelta(minutes=30)
 FAREWELL_SECONDS = 10.0  # in which the others fetch the reason, and rank 0 says it
+INTERRUPTED = 130  # the exit code of Ctrl-C
 LAUNCHED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -108,17 +109,15 @@ class World:
 
     def first(self, make: Callable[[], T]) -> T:
         """Let rank 0 do something while the others wait; its result, or its error, for all of them."""
-        result, error = None, None
+        result, error, reason = None, None, None
         if self.rank == 0:
             try:
                 result = make()
             except BaseException as caught:
-                if self.size == 1:
-                    raise
-                error = caught
-        result, error = self.gather_objects((result, error))[0]
-        if error is not None:
-            raise error
+                error, reason = caught, (_words(caught), _exit_code(caught))
+        result, reason = self.gather_objects((result, reason))[0]
+        if reason:
+            raise error or _from_afar(*reason)
         return result  # type: ignore[return-value]
 
     def deal(self, parts: Sequence[T]) -> T:
@@ -174,10 +173,13 @@ def join(device_name: str) -> Iterator[World]:
     store, _, _ = next(rendezvous("env://", timeout=PATIENCE))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    world = World(device, rank, size)
     try:
-        yield World(device, rank, size)
+        yield world
     except BaseException as error:
-        raise _farewell(error, _shelf(store), World(device, rank, size)) from None
+        if rank and isinstance(error, Exception) and not isinstance(error, MovelistError | OSError):
+            traceback.print_exception(error)  # a mistake of the program is shown where it happened
+        raise _farewell(error, _shelf(store), world) from None
     dist.destroy_process_group()
 
 
@@ -255,20 +257,20 @@ def _shelf(store: Any) -> Any:
 def _exit_code(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else 1
-    return 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", 1)
 
 
 def _words(error: BaseException) -> str:
-    """What the others are told; a mistake of the program is shown where it happened."""
+    """What the others are told."""
     if isinstance(error, MovelistError | OSError):
         return str(error)
-    if isinstance(error, Exception):
-        traceback.print_exception(error)
     return type(error).__name__ + (f": {error}" if str(error) else "")
 
 
-def _from_afar(text: str, code: int) -> ProcessError:
-    """The error of another process."""
+def _from_afar(text: str, code: int) -> BaseException:
+    """The error of another process; Ctrl-C is everybody's."""
+    if code == INTERRUPTED:
+        return KeyboardInterrupt()
     error = ProcessError(text)
     error.exit_code = code
     return error
