@@ -163,7 +163,7 @@ def test_a_resumed_source_goes_on_with_the_same_games():
 
 @pytest.mark.parametrize(("num_games", "size"), [(20, 2), (7, 3), (2, 3)])
 def test_several_processes_play_the_games_of_one(num_games, size):
-    game = make_game("kuhn_poker")
+    game = Odd()
     alone = SelfPlay(game, PlaySettings(), seed=4)
     several = [
         SelfPlay(game, PlaySettings(), seed=4, share=World(torch.device("cpu"), rank, size).share)

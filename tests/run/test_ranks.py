@@ -26,6 +26,9 @@ from movelist.learn import parallel
 from movelist.run import checkpoint
 from movelist.run.training import Training
 
+pytest.importorskip("pyspiel", reason="the command line knows OpenSpiel's games")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="several processes are not tested on Windows")
+
 SMALL = ["--hidden_dim", "16", "--device", "cpu", "--no-tensorboard"]
 GAME = ["--game", "kuhn_poker", *SMALL]
 RECORDED = [*SMALL, "--learn_from", "all", "--eval_games", "0"]
