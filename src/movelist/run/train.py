@@ -114,7 +114,7 @@ def _loop(training: Training, log: Log) -> None:
         if training.counters.episodes == totals.episodes:
             log.say_all(describe_update(training.settings.update, episodes, totals))
         due = training.learner.num_updates % training.settings.run.save_every == 0
-        last = training.progress >= 1.0 or training.interrupted
+        last = training.progress >= 1.0 or bool(training.stop)
         if due or training.watching:  # an engine that is watched plays with the newest policy
             training.save()
         if due and training.settings.run.eval_games:

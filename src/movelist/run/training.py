@@ -210,7 +210,7 @@ class Training:
                 "games or data, but the steps are grouped otherwise, so not exactly as it would have."
             )
         self.saved = (self.learner.num_updates, file)
-        self.folder.cut_metrics(self.counters.steps)
+        self.world.first(lambda: self.folder.cut_metrics(self.counters.steps))
 
     def match(self, num_games: int) -> arena.MatchResult:
         """Greedy play against random players."""
