@@ -34,6 +34,7 @@ T = TypeVar("T")
 # For a process that neither answers nor hangs up. The others wait while rank 0 plays a match, so this is generous.
 PATIENCE = timedelta(minutes=30)
 FAREWELL_SECONDS = 10.0  # in which the others fetch the reason, and rank 0 says it
+NOBODY = -1  # in place of the rank that failed, where one ended without a word
 INTERRUPTED = 130  # the exit code of Ctrl-C
 LAUNCHED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -214,26 +215,39 @@ def _heard() -> Iterator[None]:
 def _farewell(error: BaseException, store: Any, world: World) -> BaseException:
     """Agree on why all end, and what this process has to raise."""
     try:
-        own = None if isinstance(error, ProcessError) else [world.rank, _exit_code(error), _words(error)]
-        if own:
-            store.compare_set("reason", "", json.dumps(own))
-        if world.device.type == "cpu":  # nccl would wait for its last message; its lines close with the process
-            dist.destroy_process_group()
-        if not own:
-            _wait_until(lambda: store.check(["reason"]), 1.0)  # whoever failed first may still be about to say why
-            own = [world.rank, 1, str(error)]
-        rank, code, text = json.loads(store.compare_set("reason", "", json.dumps(own)))
-        if world.rank == 0:
-            _wait_until(lambda: store.add("readers", 0) == world.size - 1, FAREWELL_SECONDS)
-            atexit.register(_tell, store)
-        else:
-            store.add("readers", 1)
-            _wait_until(lambda: store.check(["said"]), FAREWELL_SECONDS)
+        rank, code, text = _reason(error, store, world)
+        if rank != NOBODY:  # else torchrun has seen who died, and will not wait either
+            _wait_for_others(store, world)
     except RuntimeError:  # the store went away with its process
         rank, code, text = world.rank, _exit_code(error), _words(error)
     if world.rank:
         return SystemExit(code)
-    return error if rank == 0 or text == _words(error) else _from_afar(text, code)
+    return error if rank in (0, NOBODY) or text == _words(error) else _from_afar(text, code)
+
+
+def _reason(error: BaseException, store: Any, world: World) -> tuple[int, int, str]:
+    """Rank, exit code and words of the first that failed; hangs up, so that the others notice."""
+    own = [world.rank, _exit_code(error), _words(error)]
+    if not isinstance(error, ProcessError):
+        store.compare_set("reason", "", json.dumps(own))
+    if world.device.type == "cpu":  # nccl would wait for its last message; its lines close with the process
+        dist.destroy_process_group()
+    if isinstance(error, ProcessError):
+        _wait_until(lambda: store.check(["reason"]), 1.0)  # whoever failed first may still be about to say why
+        own[0] = NOBODY
+    rank, code, text = json.loads(store.compare_set("reason", "", json.dumps(own)))
+    return rank, code, text
+
+
+def _wait_for_others(store: Any, world: World) -> None:
+    """Rank 0 until all know the reason; the others until rank 0 has said it and ends, since torchrun ends what is left
+    as soon as one has ended."""
+    if world.rank == 0:
+        _wait_until(lambda: store.add("readers", 0) == world.size - 1, FAREWELL_SECONDS)
+        atexit.register(_tell, store)
+    else:
+        store.add("readers", 1)
+        _wait_until(lambda: store.check(["said"]), FAREWELL_SECONDS)
 
 
 def _wait_until(there: Callable[[], bool], seconds: float) -> None:
