@@ -19,14 +19,15 @@ def rollout_of(games, **options):
     return Rollout(oracle.columns(games, **options).check(), to_bits, CPU)
 
 
-def sizes(count_N, *, batch_size, accumulation=1, max_actions=10**9):
+def sizes(count_N, *, batch_size, accumulation=1, max_actions=10**9, **options):
     """Steps in each batch of each minibatch."""
     plan = plan_minibatches(
         np.arange(len(count_N)),
         np.asarray(count_N),
-        num_minibatches=-(-len(count_N) // (batch_size * accumulation)),
         batch_size=batch_size,
+        accumulation=accumulation,
         max_actions=max_actions,
+        **options,
     )
     return [[len(part) for part in minibatch] for minibatch in plan]
 
@@ -65,6 +66,12 @@ def test_minibatches_by_hand():
     assert sizes([], batch_size=64) == []
 
 
+def test_another_process_may_need_more_minibatches():
+    assert sizes([2] * 3, batch_size=8, num_minibatches=5) == [[1], [1], [1], [], []]
+    assert sizes([2] * 20, batch_size=8, num_minibatches=3) == [[7], [7], [6]]
+    assert sizes([], batch_size=8, num_minibatches=2) == [[], []]
+
+
 def test_a_batch_with_too_many_actions_is_halved_within_its_minibatch():
     assert sizes([10] * 8, batch_size=8, max_actions=40) == [[4, 4]]
     assert sizes([10] * 8, batch_size=8, max_actions=39) == [[2, 2, 2, 2]]
@@ -85,8 +92,8 @@ def test_every_step_stands_in_one_batch_within_the_limits(count_N, batch_size, a
         plan_minibatches(
             np.array(order, np.int64),
             np.array(count_N, np.int64),
-            num_minibatches=-(-len(count_N) // (batch_size * accumulation)),
             batch_size=batch_size,
+            accumulation=accumulation,
             max_actions=max_actions,
         )
     )

@@ -221,12 +221,12 @@ def bad_numbers_in_one():
 def bad_states_in_one():
     def make(collect):
         def changed(training):
-            episodes, totals = collect(training)
+            episodes = collect(training)
             if training.learner.num_updates == 1:
                 state_NS = episodes.state_NS.copy()
                 state_NS[3] = np.nan
                 episodes = replace(episodes, state_NS=state_NS)
-            return episodes, totals
+            return episodes
 
         return changed
 

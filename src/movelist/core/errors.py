@@ -9,7 +9,7 @@
     ├── DataError          an episode breaks the rules    1
     ├── DeviceMemoryError  the device has too little memory for a batch    1
     ├── NonFiniteError     NaN or infinity turned up in training    1
-    └── ProcessError       another process of the same training failed    its own
+    └── ProcessError       another process of the same training failed, with its exit code or    1
 
 Every message answers, in one line: what happened, what was found, what was expected, where, and what to do about it.
 """

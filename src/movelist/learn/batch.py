@@ -121,19 +121,27 @@ def shares(num_items: int, num_parts: int) -> list[int]:
 
 
 def plan_minibatches(
-    order_N: Array, count_N: Array, *, num_minibatches: int, batch_size: int, max_actions: int
+    order_N: Array,
+    count_N: Array,
+    *,
+    batch_size: int,
+    accumulation: int,
+    max_actions: int,
+    num_minibatches: int | None = None,
 ) -> Iterator[list[Array]]:
     """Cut one epoch's order of steps into minibatches, each a list of batches of steps.
 
     Args:
         order_N: int64 [N], the steps in the order of this epoch.
         count_N: int64 [N], each step's number of legal actions.
-        num_minibatches: How many; the same in every process, so that where there are few steps some may be empty.
         batch_size: Steps in a batch, at most.
+        accumulation: A minibatch has at most `batch_size` times this many steps.
         max_actions: Legal actions in a batch, at most, unless a single step has more.
+        num_minibatches: How many, where another process needs more than this one; then some may be empty.
     """
     start = 0
-    for size in shares(len(order_N), num_minibatches):
+    fewest = -(-len(order_N) // (batch_size * accumulation))
+    for size in shares(len(order_N), num_minibatches or fewest):
         edges = np.cumsum([0, *spread(size, batch_size)]) + start
         yield [part for a, b in pairwise(edges) for part in _halve(order_N[a:b], count_N, max_actions)]
         start += size

@@ -252,9 +252,10 @@ class Learner:
                 plan_minibatches(
                     rng.permutation(prepared.rollout.num_steps),
                     prepared.rollout.count_N,
-                    num_minibatches=num_minibatches,
                     batch_size=self.settings.batch_size,
+                    accumulation=self.settings.gradient_accumulation_steps,
                     max_actions=self.settings.max_actions_per_minibatch,
+                    num_minibatches=num_minibatches,
                 )
             )
             for _ in range(self.settings.epochs_per_update)

@@ -308,11 +308,7 @@ def _host(
     rollout = Rollout(episodes, net.encode_ids, device)
     order = np.random.default_rng(0).permutation(rollout.num_steps)
     cuts = plan_minibatches(
-        order,
-        rollout.count_N,
-        num_minibatches=-(-rollout.num_steps // batch_size),
-        batch_size=batch_size,
-        max_actions=SETTINGS.max_actions_per_minibatch,
+        order, rollout.count_N, batch_size=batch_size, accumulation=1, max_actions=SETTINGS.max_actions_per_minibatch
     )
     parts = [part for minibatch in cuts for part in minibatch]
     target_N = torch.zeros(rollout.num_steps, device=device)

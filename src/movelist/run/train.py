@@ -101,7 +101,8 @@ def _loop(training: Training, log: Log) -> None:
         training.world.first(training.publish)  # so that the engine need not make up a policy of its own
     while not training.asked_to_stop() and training.progress < 1.0:
         started = time.perf_counter()
-        episodes, totals = training.collect()
+        episodes = training.collect()
+        totals = training.totals
         if not totals.episodes:  # the source is exhausted
             break
         collected = time.perf_counter()

@@ -69,6 +69,7 @@ class Training:
             self.learner.num_updates = start["learner"]["num_updates"]  # numbers of policies are not given twice
         self.source: Source = SelfPlay(game, settings.play, seed=settings.run.seed, share=self.world.share)
         self.counters = Counters(processes=self.world.size)
+        self.totals: Totals  # of the episodes of the present update, over all processes
         self.saved: tuple[int, Path] | None = None  # the update and the file of the last checkpoint
         self.recorded: Recorded | None = None
         self.stop: list[int] = []  # signals that came to this process
@@ -118,25 +119,25 @@ class Training:
             self.say("Another process was asked to stop.")
         return self.interrupted
 
-    def collect(self) -> tuple[Episodes, Totals]:
-        """Play the update's games with the present weights; this process's share of them, and what all have."""
+    def collect(self) -> Episodes:
+        """Play this process's share of the update's games with the present weights; `totals` says what all have."""
         policy = NetPolicy(self.net, use_amp=self.settings.update.use_amp)
         while True:
             self._look_until = time.monotonic() + LOOK_SECONDS
             episodes = self.source.collect(policy, self.settings.update.update_frequency)
-            totals = Totals.of(episodes, self.world)
-            if totals.episodes or not self.watching or self._tired():
+            self.totals = Totals.of(episodes, self.world)
+            if self.totals.episodes or not self.watching or self._tired():
                 break
         if self.recorded:
             self.recorded.look_at(episodes, policy)
-        if totals.episodes and not totals.steps:
+        if self.totals.episodes and not self.totals.steps:
             raise GameError(
                 "there is nothing to decide",
-                got=f"{totals.episodes} episodes in which every turn has one legal action",
+                got=f"{self.totals.episodes} episodes in which every turn has one legal action",
                 where=self.game_name,
                 do="Such a game needs no training; if only some episodes are so, raise --update_frequency.",
             )
-        return episodes, totals
+        return episodes
 
     def _tired(self) -> bool:
         """Whether one of the processes waits no longer for the engine."""
