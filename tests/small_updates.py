@@ -34,11 +34,11 @@ def random_episodes(counts, seed=0, num_ids=None, state_dtype=np.float32):
     )
 
 
-def learner(*, compile="on", backend=None, hidden_dim=32, loss=ppo_loss, **settings):
-    torch.manual_seed(0)
+def learner(*, compile="on", backend=None, hidden_dim=32, loss=ppo_loss, world=None, seed=0, **settings):
+    torch.manual_seed(seed)
     net = PolicyValueNet(ModelShape(state_size=STATE_SIZE, hidden_dim=hidden_dim))
     chosen = UpdateSettings(compile=compile, **{"epochs_per_update": 1, **settings})
-    made = Learner(net, chosen, World(torch.device("cpu")), loss=loss)
+    made = Learner(net, chosen, world or World(torch.device("cpu")), loss=loss)
     if made.compiled is not None:
         made.compiled.backend = backend
     return made

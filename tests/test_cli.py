@@ -111,7 +111,8 @@ def test_help_names_every_flag_and_says_something_of_it(capsys):
 def test_every_flag_that_the_documentation_names_is_there(capsys):
     for command in cli.COMMANDS:
         assert run(command, "--help") == 0
-    known = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out)) | {"--data", "--logdir", "--help"}
+    known = {"--data", "--logdir", "--help", "--nproc-per-node"}
+    known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
     for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         for line in document.read_text(encoding="utf-8").splitlines():
             if "movelist" in line or "train.py" in line or line.startswith("| `--"):

@@ -67,7 +67,19 @@ HOUSE: dict[str, list[str]] = {
     ],
     "run": [
         *("growing_file", "events", "log", "seal", "lock", "folder", "exactness", "checkpoint", "bad_minibatch"),
-        *("recorded", "signals", "training", "greeting", "train", "presets", "profile", "tune", "api"),
+        *(
+            "recorded",
+            "totals",
+            "signals",
+            "start",
+            "training",
+            "greeting",
+            "train",
+            "presets",
+            "profile",
+            "tune",
+            "api",
+        ),
     ],
     "": [
         "data_commands",

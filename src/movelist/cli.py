@@ -70,14 +70,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             return policy_commands.run(command)
         return _match(command) if isinstance(command, Match) else _train(command)
     except MovelistError as error:
-        print(f"movelist: {error}", file=sys.stderr)
+        _say(error)
         return error.exit_code
     except OSError as error:  # the disk is full, a network drive is gone
-        print(f"movelist: {error}", file=sys.stderr)
+        _say(error)
         return 1
     except KeyboardInterrupt:
-        print("movelist: stopped.", file=sys.stderr)
+        _say("stopped.")
         return 130
+
+
+def _say(words: object) -> None:
+    """One line on standard error, of the first process only where torchrun started several."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"movelist: {words}", file=sys.stderr)
 
 
 def _parse(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import oracle
 from movelist.core import returns
 from movelist.core.errors import DataError
-from movelist.core.returns import RunningScale, explained_variance, gae, normalized, rollout_gae
+from movelist.core.returns import Moments, RunningScale, explained_variance, gae, normalized, rollout_gae
 
 # float64 throughout: only the order of additions differs between the scan and the loop.
 CLOSE = 1e-9
@@ -154,9 +154,9 @@ def test_offsets_that_do_not_cover_the_steps_are_refused(offsets):
 def test_the_running_scale_is_the_deviation_of_all_by_hand():
     scale = RunningScale()
     assert scale.scale == 1.0
-    scale.add(np.array([1.0, 3.0]))
+    scale.add(Moments.of(np.array([1.0, 3.0])))
     assert (scale.count, scale.mean, scale.scale) == (2, 2.0, 1.0)
-    scale.add(np.array([8.0]))  # mean 4, squares 9 + 1 + 16
+    scale.add(Moments.of(np.array([8.0])))  # mean 4, squares 9 + 1 + 16
     assert (scale.count, scale.mean) == (3, 4.0)
     assert scale.scale == pytest.approx(math.sqrt(26 / 3))
 
@@ -165,7 +165,7 @@ def test_the_running_scale_is_the_deviation_of_all_by_hand():
 def test_the_running_scale_equals_numpys_over_everything(parts):
     scale = RunningScale()
     for part in parts:
-        scale.add(np.array(part, np.float64))
+        scale.add(Moments.of(np.array(part, np.float64)))
     everything = np.array([number for part in parts for number in part])
     if not everything.size or everything.std() < 1e-6:
         return
@@ -178,7 +178,7 @@ def test_a_large_offset_does_not_drown_the_deviation():
     rng = np.random.default_rng(0)
     scale, parts = RunningScale(), [1e9 + rng.normal(size=100) for _ in range(20)]
     for part in parts:
-        scale.add(part)
+        scale.add(Moments.of(part))
     assert scale.scale == pytest.approx(np.concatenate(parts).std(), rel=1e-6)
 
 
@@ -186,7 +186,7 @@ def test_a_large_offset_does_not_drown_the_deviation():
 def test_constant_returns_stay_as_they_are(constant):
     scale = RunningScale()
     for _ in range(3):
-        scale.add(np.full(5, constant))
+        scale.add(Moments.of(np.full(5, constant)))
     assert scale.scale == 1.0
     assert scale.count == 15
 
@@ -194,13 +194,17 @@ def test_constant_returns_stay_as_they_are(constant):
 # --- Advantages and the quality of values
 
 
+def normal(advantage_N):
+    return normalized(advantage_N, Moments.of(advantage_N))
+
+
 def test_normalized_by_hand():
-    assert normalized(np.array([1.0, 3.0])).tolist() == pytest.approx([-1.0, 1.0])
+    assert normal(np.array([1.0, 3.0])).tolist() == pytest.approx([-1.0, 1.0])
 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=30).filter(lambda x: len(set(x)) > 1))
 def test_normalized_has_mean_0_and_deviation_1(numbers):
-    scaled = normalized(np.array(numbers, float))
+    scaled = normal(np.array(numbers, float))
     assert scaled.mean() == pytest.approx(0, abs=1e-9)
     assert scaled.std() == pytest.approx(1, rel=1e-6)
     assert np.argmax(scaled) == np.argmax(numbers)
@@ -210,11 +214,11 @@ def test_normalized_has_mean_0_and_deviation_1(numbers):
 @pytest.mark.parametrize("size", [1, 4, 7])
 def test_equal_advantages_become_zeros(constant, size):
     """Their mean may be a rounding error off; that error is no advantage."""
-    assert np.abs(normalized(np.full(size, constant))).max() < 1e-6
+    assert np.abs(normal(np.full(size, constant))).max() < 1e-6
 
 
 def test_no_advantages_stay_none():
-    assert normalized(np.zeros(0)).shape == (0,)
+    assert normal(np.zeros(0)).shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +234,8 @@ def test_no_advantages_stay_none():
     ],
 )
 def test_explained_variance_by_hand_and_as_json(value, target, expected):
-    got = explained_variance(np.array(value), np.array(target))
+    value_N, target_N = np.array(value), np.array(target)
+    got = explained_variance(Moments.of(target_N - value_N), Moments.of(target_N))
     assert got == pytest.approx(expected)
     assert json.loads(json.dumps(got, allow_nan=False)) == got
 

@@ -91,6 +91,27 @@ def test_a_source_goes_on_where_it_was(tmp_path, kind, after):
     assert drain(resumed) == whole[after:]
 
 
+@pytest.mark.parametrize("kind", ["recordings", "store"])
+@pytest.mark.parametrize("size", [2, 3, 40])  # with more processes than episodes in a rollout some get none of it
+def test_several_processes_read_everything_once(tmp_path, kind, size):
+    files = files_of(tmp_path, each=15)
+
+    def read(rank):
+        def share(count):
+            return slice(count * rank // size, count * (rank + 1) // size)
+
+        source = (
+            recording_source(files, share=share) if kind == "recordings" else store_source(tmp_path, files, share=share)
+        )
+        rollouts = drain(source, size=16)
+        return [number for rollout in rollouts for number in rollout], source.state_dict()
+
+    parts, states = zip(*(read(rank) for rank in range(size)), strict=True)
+    assert sorted(number for part in parts for number in part) == list(range(45))  # the union is all, and nothing twice
+    assert max(map(len, parts)) - min(map(len, parts)) <= 3  # one for each of the rollouts
+    assert all(state == states[0] for state in states)  # so the checkpoint of one serves all
+
+
 def test_controllers_and_old_policies_decide_what_is_trained_on(tmp_path):
     (tmp_path / "a.jsonl").touch()
     file = write_lines(tmp_path / "a.jsonl", *[record()] * 8)

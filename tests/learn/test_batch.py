@@ -19,7 +19,7 @@ def rollout_of(games, **options):
     return Rollout(oracle.columns(games, **options).check(), to_bits, CPU)
 
 
-def sizes(count_N, *, batch_size, accumulation=1, max_actions=10**9):
+def sizes(count_N, *, batch_size, accumulation=1, max_actions=10**9, **options):
     """Steps in each batch of each minibatch."""
     plan = plan_minibatches(
         np.arange(len(count_N)),
@@ -27,6 +27,7 @@ def sizes(count_N, *, batch_size, accumulation=1, max_actions=10**9):
         batch_size=batch_size,
         accumulation=accumulation,
         max_actions=max_actions,
+        **options,
     )
     return [[len(part) for part in minibatch] for minibatch in plan]
 
@@ -63,6 +64,12 @@ def test_minibatches_by_hand():
     assert sizes([2] * 64, batch_size=16, accumulation=4) == [[16, 16, 16, 16]]
     assert sizes([2], batch_size=64, accumulation=4) == [[1]]
     assert sizes([], batch_size=64) == []
+
+
+def test_another_process_may_need_more_minibatches():
+    assert sizes([2] * 3, batch_size=8, num_minibatches=5) == [[1], [1], [1], [], []]
+    assert sizes([2] * 20, batch_size=8, num_minibatches=3) == [[7], [7], [6]]
+    assert sizes([], batch_size=8, num_minibatches=2) == [[], []]
 
 
 def test_a_batch_with_too_many_actions_is_halved_within_its_minibatch():

@@ -16,9 +16,10 @@ from movelist.core.action_ids import to_text
 from movelist.core.errors import DataError, NonFiniteError
 from movelist.core.settings import PlaySettings, UpdateSettings
 from movelist.data.episode import HUMAN, OTHER, POLICY
+from movelist.learn import batch as batch_module
 from movelist.learn import learner as learner_module
-from movelist.learn.batch import plan_batches
-from movelist.learn.learner import Learner, evaluation_parts
+from movelist.learn.batch import evaluation_parts, plan_batches
+from movelist.learn.learner import Learner
 from movelist.learn.model import ModelShape, PolicyValueNet, StateEncoder
 from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, Turns
@@ -232,8 +233,8 @@ def test_evaluation_is_cut_by_steps_and_actions(monkeypatch):
     learner = make_learner()
     games = make_games(7, longest=30)
     whole = prepare(learner, games).targets
-    monkeypatch.setattr(learner_module, "EVALUATION_STEPS", 5)
-    monkeypatch.setattr(learner_module, "EVALUATION_ACTIONS", 20)
+    monkeypatch.setattr(batch_module, "EVALUATION_STEPS", 5)
+    monkeypatch.setattr(batch_module, "EVALUATION_ACTIONS", 20)
     cut = prepare(make_learner(), games).targets
     for name, column in whole.items():
         assert cut[name].tolist() == pytest.approx(column.tolist(), rel=1e-4, abs=1e-5), name

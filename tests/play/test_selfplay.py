@@ -9,9 +9,10 @@ import torch
 from movelist.core import action_ids
 from movelist.core.errors import DataError, GameError
 from movelist.core.settings import PlaySettings
-from movelist.data.episode import OTHER, POLICY
+from movelist.data.episode import OTHER, POLICY, concatenate
 from movelist.games.catalog import make_game
 from movelist.learn.model import ModelShape, PolicyValueNet
+from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, RandomPolicy, Turns, derive_seeds
 from movelist.play.selfplay import GAMES, SelfPlay, play_games
 from play.toys import Odd, Picker, Scripted, ScriptedState
@@ -158,6 +159,20 @@ def test_a_resumed_source_goes_on_with_the_same_games():
     source.close()
     both = SelfPlay(Odd(), PlaySettings(), seed=5).collect(RandomPolicy(), 14)
     assert both.return_EP[7:].tolist() == expected.return_EP.tolist()
+
+
+@pytest.mark.parametrize(("num_games", "size"), [(20, 2), (7, 3), (2, 3)])
+def test_several_processes_play_the_games_of_one(num_games, size):
+    game = Odd()
+    alone = SelfPlay(game, PlaySettings(), seed=4)
+    several = [
+        SelfPlay(game, PlaySettings(), seed=4, share=World(torch.device("cpu"), rank, size).share)
+        for rank in range(size)
+    ]
+    for _ in range(2):
+        parts = [source.collect(RandomPolicy(), num_games) for source in several]
+        assert_same(concatenate(parts), alone.collect(RandomPolicy(), num_games))
+    assert all(source.state_dict() == alone.state_dict() == {"num_started": 2 * num_games} for source in several)
 
 
 def test_no_games():

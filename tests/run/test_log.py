@@ -48,6 +48,16 @@ def rows(folder):
     return [json.loads(line, parse_constant=refuse) for line in lines]
 
 
+def test_without_a_folder_it_keeps_silent_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    console, text = terminal()
+    with Log(None, tensorboard=True, console=console) as log:
+        log.say("a word")
+        log.update(100, METRICS, progress=0.1, last=True)
+    assert text.getvalue() == ""
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_metrics_are_json_with_null_for_what_is_no_number(tmp_path):
     before = time.time()
     console, _ = plain()

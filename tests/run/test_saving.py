@@ -37,10 +37,10 @@ class Clock:
     def __init__(self, monkeypatch, *, save_seconds):
         self.now, self.save_seconds = 0.0, save_seconds
         monkeypatch.setattr("movelist.run.training.time", self)
-        collect, write = Training.collect, Training._write_checkpoint
+        collect, write = Training.collect, Training._write
         monkeypatch.setattr(Training, "collect", lambda training: (self.sleep(1.0), collect(training))[1])
         monkeypatch.setattr(
-            Training, "_write_checkpoint", lambda training: (write(training), self.sleep(self.save_seconds))[0]
+            Training, "_write", lambda training, *what: (write(training, *what), self.sleep(self.save_seconds))[0]
         )
 
     def monotonic(self):

@@ -491,13 +491,13 @@ def test_a_signal_before_the_first_update_does_one_update(tmp_path, monkeypatch)
 
 
 def test_a_signal_during_a_quick_match_ends_that_update_and_saves(tmp_path, monkeypatch):
-    original = Training.match
+    original = Training._match
 
     def match(self, num_games):
         signal.raise_signal(signal.SIGTERM)
         return original(self, num_games)
 
-    monkeypatch.setattr(Training, "match", match)
+    monkeypatch.setattr(Training, "_match", match)
     result, _ = run(tmp_path, total_steps=10**6, eval_games=10, eval_every=2)
     assert result.interrupted
     assert (result.updates, result.checkpoint.name) == (2, "update-000002.pt")
@@ -507,13 +507,13 @@ def test_a_signal_during_a_quick_match_ends_that_update_and_saves(tmp_path, monk
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_the_last_match_ends_only_the_match(tmp_path, monkeypatch, number):
     """All is trained and saved; nobody has to wait for thousands of games, or to lose the last lines."""
-    original = Training.match
+    original = Training._match
 
     def match(self, num_games):
         signal.raise_signal(number)
         return original(self, num_games)
 
-    monkeypatch.setattr(Training, "match", match)
+    monkeypatch.setattr(Training, "_match", match)
     result, text = run(tmp_path, eval_games=10)
     assert result.match is None
     assert "Stopping after this update" not in text

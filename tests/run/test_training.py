@@ -9,11 +9,14 @@ from movelist.core.errors import GameError, SettingsError
 from movelist.core.settings import TrainSettings
 from movelist.games.catalog import make_game
 from movelist.learn import device
+from movelist.learn.parallel import World
 from movelist.play.policy import RandomPolicy
 from movelist.play.selfplay import SelfPlay
 from movelist.run.folder import RunFolder
 from movelist.run.greeting import describe_update, greeting, without_effect
-from movelist.run.training import Training, model_shape
+from movelist.run.start import model_shape
+from movelist.run.totals import Totals
+from movelist.run.training import Training
 from play.toys import Odd
 
 CPU = torch.device("cpu")
@@ -25,6 +28,10 @@ def settings_of(**flat):
 
 def training(folder, played=None, **flat):
     return Training(settings_of(**flat), played or Odd(), RunFolder(folder))
+
+
+def totals(episodes):
+    return Totals.of(episodes, World(CPU))
 
 
 @pytest.fixture
@@ -135,7 +142,7 @@ def play(num_episodes):
 def test_small_updates_are_warned_of(num_episodes, batch_size, accumulation, warnings):
     update = settings_of(batch_size=batch_size, gradient_accumulation_steps=accumulation).update
     episodes = play(num_episodes)
-    first, *others = describe_update(update, episodes)
+    first, *others = describe_update(update, episodes, totals(episodes))
     assert [line.startswith(start) for line, start in zip(others, warnings, strict=True)] == [True] * len(warnings)
     assert first.startswith(f"An update: {num_episodes} episodes = about {episodes.num_steps:,} steps with ")
     minibatches = -(-episodes.num_steps // (batch_size * accumulation))
@@ -146,9 +153,9 @@ def test_small_updates_are_warned_of(num_episodes, batch_size, accumulation, war
 def test_exactly_four_minibatches_are_enough():
     episodes = play(40)
     quarter = -(-episodes.num_steps // 4)
-    assert len(describe_update(settings_of(batch_size=quarter).update, episodes)) == 1
+    assert len(describe_update(settings_of(batch_size=quarter).update, episodes, totals(episodes))) == 1
     third = -(-episodes.num_steps // 3)
-    assert len(describe_update(settings_of(batch_size=third).update, episodes)) == 2
+    assert len(describe_update(settings_of(batch_size=third).update, episodes, totals(episodes))) == 2
 
 
 # --- The network's sizes
@@ -207,8 +214,8 @@ def test_progress_is_that_of_the_nearer_goal(tmp_path, goals, progress):
 def test_pace(tmp_path):
     running = training(tmp_path, total_steps=1000)
     episodes = play(20)
-    running.count(episodes, seconds=3.0)
-    pace = running.pace(episodes, collect_seconds=1.0, learn_seconds=3.0)
+    running.count(totals(episodes), seconds=3.0)
+    pace = running.pace(totals(episodes), collect_seconds=1.0, learn_seconds=3.0)
     assert pace["charts/SPS"] == episodes.num_steps / 4
     assert pace["legal/actions_per_second"] == episodes.num_actions / 4
     assert pace["legal/actions_per_step"] == episodes.num_actions / episodes.num_steps

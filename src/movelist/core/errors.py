@@ -10,7 +10,8 @@
     ├── SaveError          a file cannot be written    1
     ├── DeviceMemoryError  the device has too little memory for a batch    1
     ├── WorkerError        a process that plays games failed, and failed again    1
-    └── NonFiniteError     NaN or infinity turned up in training    1
+    ├── NonFiniteError     NaN or infinity turned up in training    1
+    └── ProcessError       another process of the same training failed, with its exit code or    1
 
 Every message answers, in one line: what happened, what was found, what was expected, where, and what to do about it.
 """
@@ -115,6 +116,10 @@ class NonFiniteError(MovelistError):
     """
 
     minibatch: Mapping[str, Any] | None = None
+
+
+class ProcessError(MovelistError):
+    """Another process of the same training failed; the exit code is that process's."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -7,6 +7,7 @@ turns of others, of chance, or forced ones lie between. numpy in, numpy out; com
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -136,46 +137,82 @@ def _check(reward_N: Floats, value_N: Floats, player_N: Ints, episode_offsets: I
         raise DataError("episode offsets do not cover the steps", expected=f"from 0 to {len(reward_N)}")
 
 
-class RunningScale:
-    """The standard deviation of all returns so far, by which returns are divided.
+@dataclass(frozen=True)
+class Moments:
+    """How many numbers, their mean, and the sum of their squared distances from it; those of parts can be merged.
 
-    Merges mean and squares of each rollout into those of all before. Source: Chan et al. 1979, "Updating Formulae and a
-    Pairwise Algorithm for Computing Sample Variances".
+    Example:
+        >>> Moments.of(np.array([1.0, 3.0])).merged(Moments.of(np.array([5.0])))
+        Moments(count=3.0, mean=3.0, squares=8.0)
     """
+
+    count: float = 0.0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    @classmethod
+    def of(cls, value_N: Floats) -> Moments:
+        """Those of some numbers."""
+        if not len(value_N):
+            return cls()
+        mean = float(np.mean(value_N))
+        return cls(float(len(value_N)), mean, float(np.square(value_N - mean).sum()))
+
+    def merged(self, other: Moments) -> Moments:
+        """Those of both together.
+
+        Source: Chan et al. 1979, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances".
+        """
+        total = self.count + other.count
+        if not other.count:
+            return self
+        shift = other.mean - self.mean
+        squares = self.squares + (other.squares + shift**2 * self.count * other.count / total)
+        return Moments(total, self.mean + shift * other.count / total, squares)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 0 of no numbers."""
+        return float((self.squares / self.count) ** 0.5) if self.count else 0.0
+
+
+class RunningScale:
+    """The standard deviation of all returns so far, by which returns are divided."""
 
     def __init__(self) -> None:
         self.count, self.mean, self.squares = 0.0, 0.0, 0.0
 
-    def add(self, value_N: Floats) -> None:
+    def add(self, returns: Moments) -> None:
         """Take in more returns, in the game's own units."""
-        if not len(value_N):
-            return
-        count, mean = len(value_N), float(np.mean(value_N))
-        total, shift = self.count + count, mean - self.mean
-        self.squares += float(np.square(value_N - mean).sum()) + shift**2 * self.count * count / total
-        self.mean += shift * count / total
-        self.count = total
+        vars(self).update(vars(Moments(**vars(self)).merged(returns)))
 
     @property
     def scale(self) -> float:
         """The deviation; 1 while there is none, so that constant returns stay as they are."""
-        deviation = (self.squares / self.count) ** 0.5 if self.count else 0.0
+        deviation = Moments(**vars(self)).deviation
         return deviation if deviation > 1e-8 else 1.0
 
 
-def normalized(advantage_N: Floats) -> Floats:
-    """Mean 0 and deviation 1 over the whole rollout; all zeros where all are equal."""
-    if not len(advantage_N):
-        return advantage_N
-    centred: Floats = advantage_N - advantage_N.mean()
-    deviation = centred.std()
-    if deviation <= 1e-12 * np.abs(advantage_N).max():  # nothing but the rounding of the mean
+def normalized(advantage_N: Floats, whole: Moments) -> Floats:
+    """Mean 0 and deviation 1 over the whole rollout; all zeros where all are equal.
+
+    Args:
+        advantage_N: [N], the rollout's, or this process's part of them.
+        whole: Of all of the rollout's.
+    """
+    centred: Floats = advantage_N - whole.mean
+    if whole.deviation <= 1e-12 * abs(whole.mean):  # nothing but the rounding of the mean
         return np.zeros_like(centred)
-    centred /= deviation + 1e-8
+    centred /= whole.deviation + 1e-8
     return centred
 
 
-def explained_variance(value_N: Floats, return_N: Floats) -> float:
-    """`1 - Var(return - value) / Var(return)`: 1 predicts all, 0 nothing; 0 by definition where returns do not vary."""
-    variance = float(np.var(return_N)) if len(return_N) else 0.0
-    return 1.0 - float(np.var(return_N - value_N)) / variance if variance > 1e-12 else 0.0
+def explained_variance(error: Moments, target: Moments) -> float:
+    """`1 - Var(return - value) / Var(return)`: 1 predicts all, 0 nothing; 0 by definition where returns do not vary.
+
+    Args:
+        error: Of the returns less the values.
+        target: Of the returns.
+    """
+    variance = target.deviation**2
+    return 1.0 - error.deviation**2 / variance if variance > 1e-12 else 0.0

@@ -43,12 +43,12 @@ class UpdateSettings:
     """The PPO update."""
 
     batch_size: int = 1024
-    """Steps in one forward and backward pass. Larger is calmer, and faster until the device is full. Usual: 128 to
-    4096."""
+    """Steps in one forward and backward pass of one process. Larger is calmer, and faster until the device is full.
+    Usual: 128 to 4096."""
 
     update_frequency: int = 256
-    """Episodes played for each update. More make each update better informed, fewer make updates come sooner.
-    Usual: 128 to 2048; below 32 the gradient is mostly noise."""
+    """Episodes played for each update, over all processes. More make each update better informed, fewer make updates
+    come sooner. Usual: 128 to 2048; below 32 the gradient is mostly noise."""
 
     epochs_per_update: int = 4
     """Passes over each update's episodes. More take more from the same games, and drift further. Usual: 1 to 10."""

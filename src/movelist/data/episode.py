@@ -17,7 +17,7 @@ Dimensions here: N steps, E episodes, A legal actions of all steps, S state widt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -30,6 +30,12 @@ from movelist.core.errors import DataError
 POLICY, HUMAN, OTHER = 0, 1, 2  # who moves a seat: PPO learns from POLICY seats, the others shape the returns
 
 Array = NDArray[Any]
+Share = Callable[[int], slice]  # which of so many things are this process's; see learn/parallel.py
+
+
+def everything(count: int) -> slice:
+    """The `Share` of a process that trains alone."""
+    return slice(0, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

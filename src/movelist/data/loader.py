@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from movelist.core.errors import DataError
 from movelist.data import recordings
-from movelist.data.episode import OTHER, POLICY, Episodes
+from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything
 from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
 from movelist.data.record_rules import NO_VERSION, Position, Problem
 from movelist.data.store import Store, Stored, join_stored, stored
@@ -54,10 +54,11 @@ class StoreStream:
         store: The store.
         passes: How many times.
         seed: Of the order.
+        share: Which episodes of a rollout are read here; together, several processes read what one would.
     """
 
-    def __init__(self, store: Store, *, passes: int, seed: int) -> None:
-        self.store, self.passes, self.seed, self.widths = store, passes, seed, store.widths
+    def __init__(self, store: Store, *, passes: int, seed: int, share: Share = everything) -> None:
+        self.store, self.passes, self.seed, self.share, self.widths = store, passes, seed, share, store.widths
 
     def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
         """See `Stream`."""
@@ -67,7 +68,8 @@ class StoreStream:
             parts = even_parts(len(order), num_episodes)
             for part in range(first, len(parts)):
                 share = (number + (part + 1) / len(parts)) / self.passes
-                yield self.store.take(order[parts[part]]), {"pass": number, "part": part + 1, "done": share}
+                mine = parts[part][self.share(len(parts[part]))]
+                yield self.store.take(order[mine]), {"pass": number, "part": part + 1, "done": share}
             first = 0
 
     def done(self, state: State) -> float:
@@ -84,6 +86,7 @@ class RecordingStream:
         seed: Of the order within blocks.
         keep_forced: Keep turns with one legal action.
         report: Told of each problem, in the first pass.
+        share: Which episodes of a rollout are kept here; several processes all read the files, and share what is there.
 
     Raises:
         DataError: No episode can be used.
@@ -97,8 +100,10 @@ class RecordingStream:
         seed: int,
         keep_forced: bool,
         report: Callable[[Problem], None] | None = None,
+        share: Share = everything,
     ) -> None:
         self.files, self.passes, self.seed, self.keep_forced, self.report = files, passes, seed, keep_forced, report
+        self.share = share
         self.widths = first_widths(files)
 
     def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
@@ -110,7 +115,8 @@ class RecordingStream:
                 order = rng.permutation(len(block))
                 parts = even_parts(len(block), num_episodes)
                 for part in range(first, len(parts)):
-                    yield block.take(order[parts[part]]), {**start, "pass": number, "part": part + 1}
+                    mine = parts[part][self.share(len(parts[part]))]
+                    yield block.take(order[mine]), {**start, "pass": number, "part": part + 1}
                 first = 0
             state = {}
 
@@ -183,6 +189,8 @@ class RecordedSource:
         version: The present policy's number.
         keep_going: Asked while waiting; once it says no, nothing more is handed out.
         say: Told what a person should know.
+        total: The sums of some numbers over all processes that read together.
+        deal: What this process gets of a rollout that one of them read for all; None stands for none.
         last: The last rollout.
         metrics: Numbers of the last rollout, by their tags.
     """
@@ -193,8 +201,11 @@ class RecordedSource:
     version: Callable[[], int] = lambda: 0
     keep_going: Callable[[], bool] = lambda: True
     say: Callable[[str], None] = lambda _: None
+    total: Callable[..., list[int]] = lambda *numbers: list(numbers)
+    deal: Callable[[Stored | None], Stored | None] = lambda rollout: rollout
     last: Stored | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    _waited: float = 0.0  # seconds since the last rollout
     _state: State = field(default_factory=dict)
     _ready: queue.Queue[Any] = field(default_factory=queue.Queue)
     _thread: threading.Thread | None = None
@@ -203,20 +214,25 @@ class RecordedSource:
 
     def collect(self, policy: Any, num_episodes: int) -> Episodes:
         """The next episodes; see `data.episode.Source`. The policy is not asked: they are played already."""
-        self._start(num_episodes)
-        waited = 0.0
         while True:
+            self._start(num_episodes)
             started = time.perf_counter()
-            rollout = self._next()
-            waited += time.perf_counter() - started
-            if rollout is None:
-                return nothing(self.stream.widths)
-            episodes, self.metrics = self._chosen(rollout)
-            self.last = rollout
-            self.metrics["data/wait_seconds"] = waited
-            if (learnable := episodes.learnable()).num_steps:
+            rollout = self.deal(self._next())
+            self._waited += time.perf_counter() - started
+            learnable = self._taken(rollout) if rollout else nothing(self.stream.widths)
+            # Who is at the end goes on with nothing until all are.
+            steps, not_at_the_end = self.total(learnable.num_steps, rollout is not None)
+            if steps or not not_at_the_end:
                 return learnable
-            self._refuse_if_nobody(rollout)
+            if rollout:
+                self._refuse_if_nobody(rollout)
+
+    def _taken(self, rollout: Stored) -> Episodes:
+        """The steps to train on."""
+        episodes, self.metrics = self._chosen(rollout)
+        self.last = rollout
+        self.metrics["data/wait_seconds"], self._waited = self._waited, 0.0
+        return episodes.learnable()
 
     @property
     def done(self) -> float:

@@ -146,7 +146,7 @@ class Store:
         shard_E = np.searchsorted(self.offsets_S, index_E, side="right") - 1
         parts = [
             self.shard(int(shard)).take(index_E[shard_E == shard] - self.offsets_S[shard])
-            for shard in np.unique(shard_E)
+            for shard in (np.unique(shard_E) if len(index_E) else range(len(self.shards))[:1])
         ]
         if len({part.episodes.state_NS.dtype for part in parts}) > 1:
             parts = [_widened(part, DTYPES[self.widths.state_dtype]) for part in parts]

@@ -21,6 +21,8 @@ from movelist.data.episode import Episodes
 from movelist.learn.device import to_device
 
 Array = NDArray[Any]
+EVALUATION_STEPS = 4096  # a batch without gradient: large enough for a full device, small enough for its memory
+EVALUATION_ACTIONS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -111,13 +113,23 @@ def rollout_bytes(episodes: Episodes, num_epochs: int) -> int:
 
 def spread(num_items: int, largest: int) -> list[int]:
     """Cut into as few parts as `largest` allows, as equal as can be: 65 with 64 is [33, 32], never [64, 1]."""
-    num_parts = -(-num_items // largest)
+    return shares(num_items, -(-num_items // largest))
+
+
+def shares(num_items: int, num_parts: int) -> list[int]:
+    """Cut into this many parts, as equal as can be: 2 in 3 parts is [1, 1, 0]."""
     base, extra = divmod(num_items, max(1, num_parts))
     return [base + (part < extra) for part in range(num_parts)]
 
 
 def plan_minibatches(
-    order_N: Array, count_N: Array, *, batch_size: int, accumulation: int, max_actions: int
+    order_N: Array,
+    count_N: Array,
+    *,
+    batch_size: int,
+    accumulation: int,
+    max_actions: int,
+    num_minibatches: int | None = None,
 ) -> Iterator[list[Array]]:
     """Cut one epoch's order of steps into minibatches, each a list of batches of steps.
 
@@ -127,12 +139,25 @@ def plan_minibatches(
         batch_size: Steps in a batch, at most.
         accumulation: A minibatch has at most `batch_size` times this many steps.
         max_actions: Legal actions in a batch, at most, unless a single step has more.
+        num_minibatches: How many, where another process needs more than this one; then some may be empty.
     """
     start = 0
-    for size in spread(len(order_N), batch_size * accumulation):
+    fewest = -(-len(order_N) // (batch_size * accumulation))
+    for size in shares(len(order_N), num_minibatches or fewest):
         edges = np.cumsum([0, *spread(size, batch_size)]) + start
         yield [part for a, b in pairwise(edges) for part in _halve(order_N[a:b], count_N, max_actions)]
         start += size
+
+
+def evaluation_parts(count_N: Array) -> list[Array]:
+    """Cut all steps, in order, into batches bounded by steps and by legal actions."""
+    edges, last = [0], 0
+    total = np.concatenate([[0], np.cumsum(count_N)])
+    while last < len(count_N):
+        fits = int(np.searchsorted(total, total[last] + EVALUATION_ACTIONS, side="right")) - 1
+        last = min(max(fits, last + 1), last + EVALUATION_STEPS, len(count_N))
+        edges.append(last)
+    return [np.arange(a, b) for a, b in pairwise(edges)]
 
 
 def _halve(step_B: Array, count_N: Array, max_actions: int) -> list[Array]:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from movelist.core import ragged
 from movelist.core.action_ids import to_text
+from movelist.core.errors import NonFiniteError
+from movelist.data.episode import Episodes
 from movelist.learn.batch import Batch, Rollout
 from movelist.learn.device import LossScale
 
@@ -85,3 +87,29 @@ def columns_of(rollout: Rollout, step_M: Array, targets: Mapping[str, Array]) ->
         "step": step_M - episodes.episode_offsets[episode_M],
         **{name: column[step_M] for name, column in targets.items()},
     }
+
+
+def refuse_non_finite(
+    when: str, episodes: Episodes, value_N: Array, log_prob_N: Array, final_value_EP: Array | None
+) -> None:
+    """Refuse what the network says of a rollout if it is no number.
+
+    Raises:
+        NonFiniteError: Names episode and step.
+    """
+    for name, number_N in (("value", value_N), ("log-prob of the chosen action", log_prob_N)):
+        bad = np.flatnonzero(~np.isfinite(number_N))
+        if bad.size:
+            raise NonFiniteError(
+                f"the {name} is not a finite number",
+                got=number_N[bad[0]],
+                where=f"{when}, {episodes.place(int(bad[0]))}",
+                do="The weights were not changed; try a lower --lr from the last checkpoint.",
+            )
+    if final_value_EP is not None and not np.isfinite(final_value_EP).all():
+        episode, player = np.argwhere(~np.isfinite(final_value_EP))[0]
+        raise NonFiniteError(
+            "the value of a final state is not a finite number",
+            got=final_value_EP[episode, player],
+            where=f"{when}, episode {episode}, player {player}",
+        )

@@ -7,7 +7,6 @@ for each epoch if there is a `target_kl`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,16 @@ from movelist.core.errors import NonFiniteError
 from movelist.core.metrics import Sums, span
 from movelist.core.settings import UpdateSettings
 from movelist.data.episode import Episodes
-from movelist.learn.batch import Batch, Minibatch, Rollout, plan_batches, plan_minibatches
+from movelist.learn.batch import (
+    EVALUATION_ACTIONS,
+    EVALUATION_STEPS,
+    Batch,
+    Minibatch,
+    Rollout,
+    evaluation_parts,
+    plan_batches,
+    plan_minibatches,
+)
 from movelist.learn.compile import CompiledLoss
 from movelist.learn.device import (
     LossScale,
@@ -30,15 +38,14 @@ from movelist.learn.device import (
     to_device,
     triton_missing,
 )
-from movelist.learn.guard import Guard, columns_of, non_finite_places
+from movelist.learn.guard import Guard, columns_of, non_finite_places, refuse_non_finite
 from movelist.learn.loss import LOSS_NAMES, Loss, Targets, ppo_loss
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
 
 Array = NDArray[Any]
 TARGETS = ("old_log_prob", "advantage", "return", "old_value")  # in the order of loss.Targets
-EVALUATION_STEPS = 4096  # a batch without gradient: large enough for a full device, small enough for its memory
-EVALUATION_ACTIONS = 1 << 18
+CALMER = "The weights were not changed by it; try a lower --lr or --max_grad_norm from the last checkpoint."
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class Learner:
         self, net: PolicyValueNet, settings: UpdateSettings, world: World, *, seed: int = 0, loss: Loss = ppo_loss
     ) -> None:
         self.net, self.settings, self.world, self.seed, self.loss = net, settings, world, seed, loss
+        world.copy_weights(net)
         # Fused: one kernel for all parameters, and the only Adam that can skip a step without asking the device.
         self.optimizer = torch.optim.Adam(net.parameters(), lr=settings.lr, eps=1e-5, fused=True)
         self.returns = returns.RunningScale()
@@ -93,13 +101,14 @@ class Learner:
         with explain_out_of_memory(min(EVALUATION_STEPS, rollout.num_steps), EVALUATION_ACTIONS):
             value_N, final_value_EP, log_prob_N = self._evaluate(rollout)
         old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
-        self._refuse_non_finite(episodes, value_N, old_log_prob_N, final_value_EP)
+        refuse_non_finite(f"before update {self.num_updates + 1}", episodes, value_N, old_log_prob_N, final_value_EP)
         advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP)
+        whole, error, target = self.world.moments(advantage_N, return_N - value_N, return_N)
         if self.settings.normalize_advantage:
-            advantage_N = returns.normalized(advantage_N)
+            advantage_N = returns.normalized(advantage_N, whole)
         targets = dict(zip(TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
         metrics = {
-            "losses/explained_variance": returns.explained_variance(value_N, return_N),
+            "losses/explained_variance": returns.explained_variance(error, target),
             "losses/return_scale": self.returns.scale if self.settings.scale_returns else 1.0,
         }
         return Prepared(rollout, {name: column.astype(np.float32) for name, column in targets.items()}, metrics)
@@ -209,7 +218,7 @@ class Learner:
             raw_N = returns.rollout_gae(
                 episodes.reward_N, np.zeros(len(value_N)), *place, gamma=self.settings.gamma, gae_lambda=1.0
             )[1]
-            self.returns.add(raw_N)
+            self.returns.add(*self.world.moments(raw_N))
         reward_N = episodes.reward_N / (self.returns.scale if self.settings.scale_returns else 1.0)
         return returns.rollout_gae(
             reward_N,
@@ -220,31 +229,14 @@ class Learner:
             final_value_EP=final_value_EP,
         )
 
-    def _refuse_non_finite(
-        self, episodes: Episodes, value_N: Array, log_prob_N: Array, final_value_EP: Array | None
-    ) -> None:
-        for name, number_N in (("value", value_N), ("log-prob of the chosen action", log_prob_N)):
-            bad = np.flatnonzero(~np.isfinite(number_N))
-            if bad.size:
-                raise NonFiniteError(
-                    f"the {name} is not a finite number",
-                    got=number_N[bad[0]],
-                    where=f"before update {self.num_updates + 1}, {episodes.place(int(bad[0]))}",
-                    do="The weights were not changed; try a lower --lr from the last checkpoint.",
-                )
-        if final_value_EP is not None and not np.isfinite(final_value_EP).all():
-            episode, player = np.argwhere(~np.isfinite(final_value_EP))[0]
-            raise NonFiniteError(
-                "the value of a final state is not a finite number",
-                got=final_value_EP[episode, player],
-                where=f"before update {self.num_updates + 1}, episode {episode}, player {player}",
-            )
-
     # ------------------------------------------------------------------ update
 
     def _plan(self, prepared: Prepared) -> tuple[list[list[Minibatch]], dict[str, torch.Tensor]]:
         """Every minibatch of every epoch, planned first and copied over once."""
         rng = np.random.default_rng([self.seed, self.num_updates])
+        largest = self.settings.batch_size * self.settings.gradient_accumulation_steps
+        # As many in every process, as the one with most steps needs.
+        num_minibatches = int(self.world.gather([-(-prepared.rollout.num_steps // largest)]).max())
         cuts = [
             list(
                 plan_minibatches(
@@ -253,16 +245,18 @@ class Learner:
                     batch_size=self.settings.batch_size,
                     accumulation=self.settings.gradient_accumulation_steps,
                     max_actions=self.settings.max_actions_per_minibatch,
+                    num_minibatches=num_minibatches,
                 )
             )
             for _ in range(self.settings.epochs_per_update)
         ]
         parts = [part for epoch in cuts for minibatch in epoch for part in minibatch]
         batches, targets = plan_batches(prepared.rollout, parts, prepared.targets, ordered=self.ordered)
+        own_steps = [sum(map(len, minibatch)) for epoch in cuts for minibatch in epoch]
+        num_steps = iter(self.world.gather(own_steps).sum(axis=0).astype(int).tolist())
         supply = iter(batches)
         epochs = [
-            [Minibatch([next(supply) for _ in minibatch], sum(map(len, minibatch))) for minibatch in epoch]
-            for epoch in cuts
+            [Minibatch([next(supply) for _ in minibatch], next(num_steps)) for minibatch in epoch] for epoch in cuts
         ]
         return epochs, targets
 
@@ -283,9 +277,12 @@ class Learner:
             with explain_out_of_memory(batch.segments.num_steps, batch.segments.num_actions):
                 losses.append(self._backward(rollout, targets, batch, minibatch.num_steps))
         with span("optimiser"):
+            zero = torch.zeros((), device=self.world.device)
+            total = {name: sum((terms[name].detach() for terms in losses), zero.clone()) for name in LOSS_NAMES}
+            # From here on all processes have the same numbers, so whatever is decided by them is decided by all.
+            self.world.sum_gradients(self.net, *total.values())
             self.loss_scale.unscale([p.grad for p in self.net.parameters() if p.grad is not None])
             norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.max_grad_norm)
-            total = {name: sum((terms[name].detach() for terms in losses), norm.new_zeros(())) for name in LOSS_NAMES}
             skip = guard.add(total["loss"], norm, self.loss_scale)
             self.optimizer.found_inf = skip  # type: ignore[attr-defined]  # fused Adam leaves out the step where it is 1
             self.optimizer.step()
@@ -333,10 +330,7 @@ class Learner:
         minibatches = [minibatch for epoch in epochs for minibatch in epoch]
         if total["first_bad"] >= 0:
             number = int(total["first_bad"])
-            error = self._explain(prepared, targets, minibatches[number], number)
-            steps_M = torch.cat([batch.step_B for batch in minibatches[number].batches]).cpu().numpy()
-            error.minibatch = columns_of(prepared.rollout, steps_M, prepared.targets)
-            raise error
+            raise self._bad_number(prepared, targets, minibatches[number], number)
         self.num_updates += 1
         steps = max(1.0, total["steps"])
         metrics = {f"losses/{name}": total[name] / steps for name in LOSS_NAMES}
@@ -346,21 +340,35 @@ class Learner:
         if self.loss_scale.enabled:
             metrics["perf/skipped_steps"] = total["skipped"]
         metrics["perf/epochs"] = float(len(epochs))
-        metrics["perf/update_flops"] = float(
-            sum(
-                self.net.flops(b.segments.num_steps, b.segments.num_actions, b.num_unique)
-                for minibatch in minibatches
-                for b in minibatch.batches
-            )
+        flops = sum(
+            self.net.flops(b.segments.num_steps, b.segments.num_actions, b.num_unique)
+            for minibatch in minibatches
+            for b in minibatch.batches
         )
+        metrics["perf/update_flops"] = float(self.world.gather([flops]).sum())
         return {**prepared.metrics, **metrics, **(self.compiled.metrics() if self.compiled else {})}
 
-    def _explain(
+    def _bad_number(
         self, prepared: Prepared, targets: dict[str, torch.Tensor], minibatch: Minibatch, number: int
     ) -> NonFiniteError:
-        """Replay the first bad minibatch with the weights as they were, and name the first bad number in it."""
+        """The error of the first process in whose part of a minibatch something is bad, with that part's steps."""
         where = f"update {self.num_updates + 1}, minibatch {number + 1}"
-        do = "The weights were not changed by it; try a lower --lr or --max_grad_norm from the last checkpoint."
+        own = self._explain(prepared, targets, minibatch, where)
+        unexplained = NonFiniteError("the loss is not a finite number", where=where, do=CALMER)
+        for error in (own, unexplained):
+            if error is not None and minibatch.batches:
+                steps_M = torch.cat([batch.step_B for batch in minibatch.batches]).cpu().numpy()
+                error.minibatch = columns_of(prepared.rollout, steps_M, prepared.targets)
+        return next(filter(None, self.world.gather_objects(own)), unexplained)
+
+    def _explain(
+        self, prepared: Prepared, targets: dict[str, torch.Tensor], minibatch: Minibatch, where: str
+    ) -> NonFiniteError | None:
+        """Replay the first bad minibatch with the weights as they were, and name the first bad number in it.
+
+        None where this process's part of it is good.
+        """
+        where += self.world.place
         self.optimizer.zero_grad(set_to_none=True)
         for batch in minibatch.batches:
             with torch.no_grad():
@@ -369,20 +377,9 @@ class Learner:
                 prepared.rollout, batch, score_A, value_B, prepared.targets["old_log_prob"]
             ):
                 place = f"{where}, {prepared.rollout.episodes.place(step)}"
-                return NonFiniteError(f"{what} is not a finite number", got=got, where=place, do=do)
+                return NonFiniteError(f"{what} is not a finite number", got=got, where=place, do=CALMER)
             self._backward(prepared.rollout, targets, batch, minibatch.num_steps)
         for name, parameter in self.net.named_parameters():
             if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
-                return NonFiniteError(f"the gradient of {name} is not finite", where=where, do=do)
-        return NonFiniteError("the loss is not a finite number", where=where, do=do)
-
-
-def evaluation_parts(count_N: Array) -> list[Array]:
-    """Cut all steps, in order, into batches bounded by steps and by legal actions."""
-    edges, last = [0], 0
-    total = np.concatenate([[0], np.cumsum(count_N)])
-    while last < len(count_N):
-        fits = int(np.searchsorted(total, total[last] + EVALUATION_ACTIONS, side="right")) - 1
-        last = min(max(fits, last + 1), last + EVALUATION_STEPS, len(count_N))
-        edges.append(last)
-    return [np.arange(a, b) for a, b in pairwise(edges)]
+                return NonFiniteError(f"the gradient of {name} is not finite", where=where, do=CALMER)
+        return None

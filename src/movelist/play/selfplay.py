@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from movelist.core.metrics import span
 from movelist.core.settings import PlaySettings
-from movelist.data.episode import Episodes
+from movelist.data.episode import Episodes, Share, everything
 from movelist.games.game import Game, game_name, state_size
 from movelist.play.policy import Policy, Turns, derive_seeds
 from movelist.play.recorder import Recorder
@@ -33,6 +33,7 @@ class SelfPlay:
         game: What to play.
         settings: Of self-play.
         seed: Of the games; game number n of a run is the same whatever was played before it.
+        share: Which of the games of an update are played here; together, several processes play those of one.
         say: Told when a worker failed and its games are played again.
 
     Raises:
@@ -40,25 +41,31 @@ class SelfPlay:
     """
 
     def __init__(
-        self, game: Game, settings: PlaySettings, *, seed: int = 0, say: Callable[[str], None] = print
+        self,
+        game: Game,
+        settings: PlaySettings,
+        *,
+        seed: int = 0,
+        share: Share = everything,
+        say: Callable[[str], None] = print,
     ) -> None:
-        self.game, self.settings, self.seed = game, settings, seed
+        self.game, self.settings, self.seed, self.share = game, settings, seed, share
         self.num_started = 0
         self.workers = Workers(game, settings, say=say) if settings.rollout_workers else None
 
     def collect(self, policy: Policy, num_episodes: int) -> Episodes:
-        """Play `num_episodes` games. See `data.episode.Source`."""
-        seeds = derive_seeds(self.seed, GAMES, self.num_started, num_episodes)
+        """Play this process's share of `num_episodes` games. See `data.episode.Source`."""
+        seeds = derive_seeds(self.seed, GAMES, self.num_started, num_episodes)[self.share(num_episodes)]
         if self.workers:
             episodes = self.workers.play(policy, seeds)
         else:
-            seats = np.zeros((num_episodes, self.game.num_players), np.int64)
+            seats = np.zeros((len(seeds), self.game.num_players), np.int64)
             episodes = play_games(self.game, [policy], seats, seeds, self.settings)
         self.num_started += num_episodes
         return episodes.check(game_name(self.game))
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of games started."""
+        """The number of games started, in all processes."""
         return {"num_started": self.num_started}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

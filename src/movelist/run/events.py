@@ -7,7 +7,6 @@ run would lack the last ones, though the checkpoint says that they are there. He
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import socket
 import time
@@ -16,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from movelist.run.growing_file import GrowingFile
-
-_number = itertools.count()  # two trainings of one process may start within a second
 
 
 class Events:
@@ -36,7 +33,9 @@ class Events:
 
         self._event, self._summary = event_pb2, summary_pb2
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_number)}"
+        # TensorBoard reads files in the order of their names, and a run may be resumed within the same second.
+        seconds, rest = divmod(time.time_ns(), 10**9)
+        name = f"events.out.tfevents.{seconds:010d}.{rest:09d}.{socket.gethostname()}.{os.getpid()}"
         self._file = GrowingFile(folder / name)
         self._pieces = [self._piece(file_version="brain.Event:2")]
         if after is not None:

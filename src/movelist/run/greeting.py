@@ -11,6 +11,7 @@ from movelist.data.episode import Episodes
 from movelist.learn.batch import rollout_bytes
 from movelist.learn.device import amp_dtype, missing_cuda_advice, triton_missing
 from movelist.run.folder import quoted
+from movelist.run.totals import Totals
 from movelist.run.training import Training
 
 CPU_AMP_WIDTH = 256  # narrower networks lose more by conversions than their products gain; docs/LOG.md
@@ -42,6 +43,8 @@ def greeting(training: Training) -> list[str]:
         else torch.cuda.get_device_name(device)
     )
     lines.append(f"On {where}, torch {torch.__version__}. Stops after {' or '.join(goals) or 'Ctrl-C only'}.")
+    if training.world.size > 1:
+        lines.append(f"{training.world.size} processes train together, each on its own share of the games or data.")
     lines += training.notes
     if training.counters.steps:
         lines.append(f"Going on after update {training.learner.num_updates:,}, {training.counters.steps:,} steps.")
@@ -87,19 +90,19 @@ def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
     return lines
 
 
-def describe_update(settings: UpdateSettings, episodes: Episodes) -> list[str]:
+def describe_update(settings: UpdateSettings, episodes: Episodes, totals: Totals) -> list[str]:
     """What the settings mean for this game, once the first episodes are there, and what looks too small."""
-    minibatch = settings.batch_size * settings.gradient_accumulation_steps
-    num_minibatches = -(-episodes.num_steps // minibatch)
+    minibatch = settings.batch_size * settings.gradient_accumulation_steps * totals.processes
+    num_minibatches = -(-totals.steps // minibatch)
     lines = [
-        f"An update: {len(episodes):,} episodes = about {episodes.num_steps:,} steps with {episodes.num_actions:,} "
+        f"An update: {totals.episodes:,} episodes = about {totals.steps:,} steps with {totals.actions:,} "
         f"legal actions = {num_minibatches:,} minibatches of up to {minibatch:,} steps x "
         f"{settings.epochs_per_update} epochs. It keeps about "
         f"{max(1, rollout_bytes(episodes, settings.epochs_per_update) >> 20):,} MB on the device."
     ]
-    if len(episodes) < 32:
+    if totals.episodes < 32:
         lines.append(
-            f"Warning: {len(episodes)} episodes for an update make a noisy gradient and small network calls. "
+            f"Warning: {totals.episodes} episodes for an update make a noisy gradient and small network calls. "
             "Raise --update_frequency to 32 or more."
         )
     if num_minibatches < 4:

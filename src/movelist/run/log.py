@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ class Log:
     """Everything that a training says, in one place.
 
     Args:
-        folder: The run folder.
+        folder: The run folder; None keeps silent and writes nothing, as all processes but the first do.
         tensorboard: Write events there too.
         console: Where people read; plain lines if it is no terminal.
         after: The step that a resumed run goes on from: TensorBoard forgets what came later.
@@ -33,18 +34,18 @@ class Log:
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | None,
         *,
         tensorboard: bool,
         console: Console,
         after: int | None = None,
         last_match: Mapping[str, float] | None = None,
     ) -> None:
-        self.console = console
-        self._file = GrowingFile(folder / "metrics.jsonl")
-        self._events = Events(folder / "tensorboard", after) if tensorboard else None
+        self.console = console if folder else Console(quiet=True)
+        self._file = GrowingFile(folder / "metrics.jsonl" if folder else Path(os.devnull))
+        self._events = Events(folder / "tensorboard", after) if folder and tensorboard else None
         self._failed = False
-        self._progress = _progress(console) if console.is_terminal else None
+        self._progress = _progress(console) if folder and console.is_terminal else None
         self._task = self._progress.add_task("training", total=1.0, text="") if self._progress else None
         self._last_line = -math.inf
         self._last_match = dict(last_match or {})  # shown until there is a newer one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,13 +15,14 @@ from movelist.core.errors import DataError, GameError, MissingExtraError, Settin
 from movelist.core.settings import TrainSettings
 from movelist.data import recordings
 from movelist.data.episode import HUMAN, OTHER, POLICY, Episodes
-from movelist.data.loader import RecordedSource, RecordingStream, StoreStream, Stream, first_widths
+from movelist.data.loader import RecordedSource, RecordingStream, State, StoreStream, Stream, first_widths
 from movelist.data.record_format import NOT_USED_YET, Widths
 from movelist.data.record_rules import Problem
-from movelist.data.store import Store, is_store
+from movelist.data.store import Store, Stored, is_store
 from movelist.data.watch import WatchStream
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, game_name, state_size
+from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, Turns
 from movelist.play.survey import Incoming
 
@@ -154,6 +155,21 @@ def _game_of(widths: Widths, game: Game | None) -> tuple[Game, str]:
     return played, ""
 
 
+@dataclass
+class _Elsewhere:
+    """A stream that rank 0 reads for all."""
+
+    widths: Widths
+
+    def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
+        """None here."""
+        return iter(())
+
+    def done(self, state: State) -> float:
+        """See `loader.Stream`."""
+        return 0.0
+
+
 class Recorded:
     """The recorded side of one training.
 
@@ -163,6 +179,7 @@ class Recorded:
         say: Told what a person should know.
         version: The present policy's number.
         keep_going: Whether to wait for more.
+        world: The processes that share the data.
     """
 
     def __init__(
@@ -173,8 +190,9 @@ class Recorded:
         say: Callable[[str], None],
         version: Callable[[], int],
         keep_going: Callable[[], bool],
+        world: World,
     ) -> None:
-        self.data, self.settings, self.say, self.version = data, settings, say, version
+        self.data, self.settings, self.say, self.version, self.world = data, settings, say, version, world
         self.num_problems = 0
         self.incoming = Incoming()
         self._said: set[str] = set()
@@ -188,6 +206,8 @@ class Recorded:
             version=version,
             keep_going=keep_going,
             say=say,
+            total=lambda *numbers: world.gather(numbers).sum(axis=0).astype(int).tolist(),
+            deal=self._deal if data.watched else lambda rollout: rollout,
         )
 
     def lines(self) -> list[str]:
@@ -240,11 +260,21 @@ class Recorded:
     def _stream(self) -> Stream:
         data, settings = self.data, self.settings
         passes, seed, keep_forced = settings.recorded.data_passes, settings.run.seed, settings.play.keep_forced
+        share = self.world.share
+        if data.watched and self.world.rank:
+            return _Elsewhere(data.widths)
         if data.watched:
             return WatchStream(data.watched, keep_forced=keep_forced, widths=data.widths, report=self._report)
         if data.store:
-            return StoreStream(data.store, passes=passes, seed=seed)
-        return RecordingStream(data.files, passes=passes, seed=seed, keep_forced=keep_forced, report=self._report)
+            return StoreStream(data.store, passes=passes, seed=seed, share=share)
+        return RecordingStream(
+            data.files, passes=passes, seed=seed, keep_forced=keep_forced, report=self._report, share=share
+        )
+
+    def _deal(self, rollout: Stored | None) -> Stored | None:
+        """This process's part of what rank 0 found in the watched folder."""
+        whole = np.arange(0 if rollout is None else len(rollout))
+        return self.world.deal([rollout and rollout.take(whole[part]) for part in self.world.shares(len(whole))])
 
     def _report(self, problem: Problem) -> None:
         if problem.harmless:

@@ -14,16 +14,17 @@ Reporting comes before saving: a run that is killed in between does that update 
 from __future__ import annotations
 
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from movelist.core.errors import GameError, WorkerError
+from movelist.core.errors import WorkerError
 from movelist.core.settings import TrainSettings
 from movelist.games.game import Game, game_name
-from movelist.learn.device import choose_device
+from movelist.learn.parallel import World, join
 from movelist.play.arena import MatchResult
 from movelist.play.policy import NetPolicy
 from movelist.play.workers import check_workers
@@ -32,8 +33,9 @@ from movelist.run.greeting import describe_update, greeting, next_steps
 from movelist.run.lock import only_training
 from movelist.run.log import Log
 from movelist.run.recorded import OpenData, open_data
-from movelist.run.signals import break_off_on_signals, stop_on_signals
-from movelist.run.training import Training, check_start, model_shape
+from movelist.run.signals import stop_on_signals
+from movelist.run.start import check_start, model_shape
+from movelist.run.training import Training
 
 
 @dataclass(frozen=True)
@@ -75,37 +77,48 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
     Raises:
         MovelistError: Settings, game, device or folder cannot be used; or a number went bad in training.
     """
-    console = console or Console()
-    settings, game, data = open_data(settings, game, say=lambda text: console.print(text, markup=False, soft_wrap=True))
-    settings = going_on(settings, game_name(game))
-    check_workers(game, 0 if data else settings.play.rollout_workers)
-    choose_device(settings.run.device)  # an impossible device is refused before any file is made
-    check_start(settings, game, model_shape(settings, game))  # and so is an impossible network
-    folder = _folder(settings, game_name(game))
+    with join(settings.run.device) as world:  # an impossible device is refused before any file is made
+        here = (console or Console()) if world.rank == 0 else Console(quiet=True)
+        settings, game, data = open_data(
+            settings, game, say=lambda text: here.print(text, markup=False, soft_wrap=True)
+        )
+        name = game_name(game)
+        settings = world.first(lambda: going_on(settings, name))
+        check_workers(game, 0 if data else settings.play.rollout_workers)
+        check_start(settings, game, model_shape(settings, game))  # an impossible network is refused before, too
+        with _held(world.first(lambda: _folder(settings, name)), world) as folder:
+            return _train(_training(settings, game, folder, data, world), here)
+
+
+@contextmanager
+def _held(folder: RunFolder, world: World) -> Iterator[RunFolder]:
+    """The run's folder, which rank 0 locks for all."""
+    if world.rank:
+        yield folder
+        return
     with only_training(folder.path):
         folder.clean()
-        return _train(_training(settings, game, folder, data), console)
+        yield folder
 
 
-def _training(settings: TrainSettings, game: Game, folder: RunFolder, data: OpenData | None) -> Training:
+def _training(settings: TrainSettings, game: Game, folder: RunFolder, data: OpenData | None, world: World) -> Training:
     """The training, where it starts or goes on."""
-    training = Training(settings, game, folder)
+    training = Training(settings, game, folder, world)
     if data:
         training.train_from(data)
     if settings.run.resume:
         training.resume()
-    _write_settings(training)
+    world.first(lambda: _write_settings(training))
     return training
 
 
 def _train(training: Training, console: Console) -> TrainResult:
     run, counters = training.settings.run, training.counters
-    after = counters.steps if run.resume else None
     log = Log(
-        training.folder.path,
+        training.folder.path if training.world.rank == 0 else None,
         tensorboard=run.tensorboard,
         console=console,
-        after=after,
+        after=counters.steps if run.resume else None,
         last_match=counters.last_match,
     )
     with log:
@@ -114,41 +127,35 @@ def _train(training: Training, console: Console) -> TrainResult:
             log.say_all(greeting(training))
             with closing(training.source):
                 try:
-                    _loop(training, log, stop)
+                    _loop(training, log)
                 except WorkerError:
-                    training.save()  # only games failed: what was learnt up to here is whole
+                    training.save_alone()  # only games failed: what was learnt up to here is whole
                     raise
             training.save()
-        return _finish(training, log, interrupted=bool(stop))
+        return _finish(training, log, interrupted=training.asked_to_stop())
 
 
-def _loop(training: Training, log: Log, stop: list[int]) -> None:
+def _loop(training: Training, log: Log) -> None:
     """The story."""
     training.begin()
-    while training.progress < 1.0 and not stop:
+    while not training.asked_to_stop() and training.progress < 1.0:
         started = time.perf_counter()
         episodes = training.collect()
-        if not len(episodes):  # the source is exhausted
+        totals = training.totals
+        if not totals.episodes:  # the source is exhausted
             break
-        if not episodes.num_steps:
-            raise GameError(
-                "there is nothing to decide",
-                got=f"{len(episodes)} episodes in which every turn has one legal action",
-                where=training.game_name,
-                do="Such a game needs no training; if only some episodes are so, raise --update_frequency.",
-            )
         collected = time.perf_counter()
         prepared = training.prepare(episodes)
         metrics = training.update(prepared)
         ended = time.perf_counter()
-        training.count(episodes, seconds=ended - started)
+        training.count(totals, seconds=ended - started)
 
         log.say_all(training.learner.take_notices())
-        if training.counters.episodes == len(episodes):
-            log.say_all(describe_update(training.settings.update, episodes))
+        if training.counters.episodes == totals.episodes:
+            log.say_all(describe_update(training.settings.update, episodes, totals))
         metrics |= training.quick_match()
-        metrics |= training.pace(episodes, collect_seconds=collected - started, learn_seconds=ended - collected)
-        last = training.progress >= 1.0 or bool(stop)
+        metrics |= training.pace(totals, collect_seconds=collected - started, learn_seconds=ended - collected)
+        last = training.progress >= 1.0 or bool(training.stop)
         log.update(training.counters.steps, metrics, progress=training.progress, last=last)
         training.save_if_due()
 
@@ -162,12 +169,9 @@ def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
     )
     result = None
     if training.settings.run.eval_games and not interrupted:
-        try:
-            with break_off_on_signals():
-                result = training.match(training.settings.run.eval_games)
-            log.say(f"Against random players: {result}.")
-        except KeyboardInterrupt:
-            log.say("The match against random players was broken off.")
+        result = training.final_match()
+        how = f"Against random players: {result}." if result else "The match against random players was broken off."
+        log.say(how)
     log.say(
         f"Files: {quoted(training.folder.path)} (settings, metrics.jsonl, tensorboard, checkpoints; "
         f"the last is {saved.name})."

@@ -1,0 +1,86 @@
+"""What a training starts from: the network's sizes, another run's weights, and counts of nothing so far."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from movelist.core.errors import SettingsError
+from movelist.core.settings import TrainSettings
+from movelist.games.game import Game, action_encoder, game_name, state_size
+from movelist.learn.model import ModelShape
+from movelist.run import checkpoint
+from movelist.run.folder import numbered
+
+
+@dataclass
+class Counters:
+    """How far a run has come; saved with it.
+
+    Attributes:
+        steps: Trained on.
+        episodes: Trained on.
+        seconds: Of training.
+        best_win_rate: Of the checkpoint that best.json names; below 0 if there is none.
+        last_match: The last quick match, by its tags.
+        matched_update: After which update that was.
+    """
+
+    steps: int = 0
+    episodes: int = 0
+    seconds: float = 0.0
+    best_win_rate: float = -1.0
+    last_match: dict[str, float] = field(default_factory=dict)
+    matched_update: int = -1
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The last save.
+
+    Attributes:
+        update: Its number.
+        file: The checkpoint; None before the first.
+        at: When, on the monotonic clock.
+        seconds: What it took; 0 before the first.
+    """
+
+    update: int
+    file: Path | None
+    at: float
+    seconds: float = 0.0
+
+
+def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
+    """The sizes of the network for a game."""
+    encoder = settings.model.action_encoder
+    if encoder == "auto":
+        encoder = action_encoder(game)
+    num_actions = int(getattr(game, "num_actions", 0)) if encoder == "table" else 0
+    if encoder == "table" and num_actions < 1:
+        raise SettingsError(
+            "--action_encoder table needs a game that tells its num_actions", got=game_name(game), do="Use bits."
+        )
+    return ModelShape(
+        state_size=getattr(game, "state_size", None) or state_size(game),
+        hidden_dim=settings.model.hidden_dim,
+        action_hidden_dim=settings.model.action_hidden_dim or 0,
+        action_encoder=encoder,
+        num_actions=num_actions,
+    )
+
+
+def check_start(settings: TrainSettings, game: Game, shape: ModelShape) -> dict[str, Any] | None:
+    """The checkpoint of --init_from, if a new run is to start from one.
+
+    Raises:
+        CheckpointError: It cannot be read, or is of another game or size.
+    """
+    path = settings.recorded.init_from
+    if path is None or (settings.run.resume and numbered(settings.run.resume / "checkpoints")):
+        return None
+    state = checkpoint.load(path)
+    checkpoint.check_fits(state, path, game=game_name(game), **asdict(shape))
+    return state
