@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -118,15 +118,28 @@ def _description() -> str:
 
 
 def _defaults(arguments: list[str]) -> TrainSettings:
-    """The defaults of `train`: those of the run to resume, if there is one."""
-    for place, word in enumerate(arguments, 1):
-        flag, equals, value = word.partition("=")
-        given = [value] if equals else arguments[place : place + 1]
-        if flag == "--resume" and arguments[0] == "train" and given:  # without a folder, tyro says what is missing
-            from movelist.run.checkpoint import read_settings
+    """The defaults of `train` and `profile`: those of the run to resume, under those of a preset, if there are any."""
+    if not arguments or arguments[0] not in ("train", "profile"):
+        return TrainSettings()
+    flat: dict[str, Any] = {}
+    if (run := _value_of("--resume", arguments)) is not None:
+        from movelist.run.checkpoint import read_settings
 
-            return TrainSettings.from_flat(read_settings(Path(given[0])) | {"out": None})
-    return TrainSettings()
+        flat |= read_settings(Path(run)) | {"out": None, "preset": None}
+    if (name := _value_of("--preset", arguments)) is not None:
+        from movelist.run.presets import preset
+
+        flat |= preset(name, _value_of("--device", arguments) or "auto")
+    return TrainSettings.from_flat(flat)
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    """What is given after a flag; None if it is not there, or nothing follows: then tyro says what is missing."""
+    for place, word in enumerate(arguments, 1):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            return value if equals else next(iter(arguments[place : place + 1]), None)
+    return None
 
 
 def _one_line(box: str) -> str:
@@ -157,6 +170,10 @@ def _help_hint(arguments: list[str]) -> str:
 def _train(settings: TrainSettings) -> int:
     from movelist.run.train import train
 
+    if settings.run.preset:
+        from movelist.run.presets import describe
+
+        print(describe(settings.run.preset, settings))
     train(settings)
     return 0
 
