@@ -2,8 +2,8 @@
 
     python benchmarks/live.py [--game dou_dizhu] [--hidden_dim 512] [--pairs 30]
 
-Prints the median of the paired ratios of seconds a step, with the live numbers over without, and the range of its middle
-half. Two updates never have the same games, so single ratios scatter; the median of many is what counts.
+Prints the median of the paired ratios of seconds a step, with the live numbers over without, and the range of the
+middle half. Two updates never have the same games, so single ratios scatter; the median of many is what counts.
 """
 
 from __future__ import annotations

@@ -80,15 +80,20 @@ def write_preset(settings: TrainSettings, path: Path) -> None:
 
 
 def command_line(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
-    """`movelist train` with the settings that are not the defaults, and the changes."""
-    defaults = TrainSettings().to_flat()
+    """`movelist train` with the settings that are not the defaults, and the changes; in a new folder."""
+    defaults = TrainSettings().to_flat() | {name: settings[name] for name in ("out", "preset")}
     flags = {name: value for name, value in settings.items() if value != defaults[name]} | dict(changes)
-    words = ["movelist train"]
-    for name, value in flags.items():
+    return " ".join(["movelist train", *flag_words(flags)])
+
+
+def flag_words(values: Mapping[str, Any]) -> list[str]:
+    """Settings as they are typed."""
+    words = []
+    for name, value in values.items():
         if isinstance(value, bool):
             words.append(f"--{name}" if value else f"--no-{name}")
         elif isinstance(value, list):
             words += [f"--{name}", *map(quoted, map(Path, value))]
         elif value is not None:
             words += [f"--{name}", quoted(Path(value)) if isinstance(value, str) else str(value)]
-    return " ".join(words)
+    return words
