@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from a_profile import profile as made_up
 from movelist import cli
 from movelist.core import metrics
 from movelist.core.errors import DataError, MissingExtraError, NonFiniteError, SettingsError
@@ -25,7 +26,6 @@ from movelist.run import profile as module
 from movelist.run import tune
 from movelist.run.profile import measurable, open_measurable, profile
 from play.toys import Odd
-from profiles import profile as made_up
 from recorded import EXAMPLE
 
 SMALL = {"hidden_dim": 8, "batch_size": 16, "update_frequency": 8, "epochs_per_update": 2, "device": "cpu"}

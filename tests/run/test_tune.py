@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from a_profile import profile
 from movelist.core.errors import DeviceMemoryError
 from movelist.core.settings import TrainSettings
 from movelist.measure.findings import Shapes, Span, Trial
 from movelist.run import tune as module
 from movelist.run.tune import candidates, changed, compare, trial, trial_line, tune
-from profiles import profile
 
 CPU = torch.device("cpu")
 
