@@ -44,25 +44,35 @@ def advise(profile: Profile) -> list[Advice]:
     Returns:
         At most one piece of advice for each flag.
     """
+    trials = _latest(profile.trials)
     found: dict[str, Advice] = {}
     for rule in RULES:
         advice = rule(profile)
         if advice is None or advice.flag in found or advice.value == profile.settings.get(advice.flag):
             continue
-        judged = _judged(advice, profile.trials)
+        judged = _judged(advice, trials)
         if judged is not None:
             found[advice.flag] = judged
-    for trial in profile.trials:
+    for trial in trials:
         _add_tried(found, trial)
     return sorted(found.values(), key=lambda advice: -(advice.ratio or 0.0))  # stable: the rest in the rules' order
 
 
+def _latest(trials: list[Trial]) -> list[Trial]:
+    """The last trial of each change: the later one was made on what is there now."""
+    return [
+        trial
+        for number, trial in enumerate(trials)
+        if not any(later.changes == trial.changes for later in trials[number + 1 :])
+    ]
+
+
 def _judged(advice: Advice, trials: list[Trial]) -> Advice | None:
-    """What the last trial of this very change said: the advice with its ratio, or None if it did not help."""
+    """What a trial of this very change said: the advice with its ratio, or None if it did not help."""
     same = [trial for trial in trials if trial.changes == {advice.flag: advice.value}]
     if not same:
         return advice
-    return replace(advice, ratio=same[-1].ratio) if same[-1].helped else None
+    return replace(advice, ratio=same[0].ratio) if same[0].helped else None
 
 
 def _add_tried(found: dict[str, Advice], trial: Trial) -> None:

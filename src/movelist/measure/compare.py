@@ -5,8 +5,10 @@ the median of their logarithms is taken, 1.25 s / sqrt(n) with s the standard de
 and twice the sum is the noise: about 95 of 100 comparisons of equal programs stay within it. With medians one slow
 update moves the figure little; with s it widens the noise, so that an uneven run claims less, not more.
 
-A timed figure exceeds the noise if its ratio is above exp(noise) or below exp(-noise). Under three updates nothing can
-be said about noise. Figures that no clock measured (memory, bytes, counts) have no such noise.
+A rate exceeds the noise if its ratio is above exp(noise) or below exp(-noise). A part of an update, a span for example,
+exceeds it if its time for a thousand steps moved by more than the noise of all that they take: nobody measured how much
+a part varies by itself, and it cannot be told better than the whole. Under three updates nothing can be said about
+noise, and other figures (memory, bytes, counts, rates that were measured apart) have none that is known here.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from movelist.measure.findings import Profile
 from movelist.measure.verdict import extra_waits
 
 MEDIAN_ERROR = math.sqrt(math.pi / 2)  # standard error of a median over that of a mean, for normal numbers
 MIN_UPDATES = 3
+Noise = Literal["rate", "part"] | None
 # Of the machine: what makes figures another's. Versions are said, too: they are often what is compared.
 MACHINE = ("cpu", "cores", "threads", "memory", "device", "platform", "python", "torch", "movelist")
 NOT_OF_THE_WORK = ("out", "resume")
@@ -34,14 +37,14 @@ class Row:
         name: As the texts call it.
         old: Before; None where it was not measured.
         new: After.
-        timed: Whether the noise of the clock applies.
+        noise: What the noise of the updates means for it: of a "rate", a "part" of an update, or None.
         beyond: Whether it moved by more than the noise; None where nobody can tell.
     """
 
     name: str
     old: float | None
     new: float | None
-    timed: bool
+    noise: Noise
     beyond: bool | None
 
     @property
@@ -85,9 +88,14 @@ def compare(old: Profile, new: Profile) -> Comparison:
     error_old, error_new = _log_error(old), _log_error(new)
     noise = None if error_old is None or error_new is None else math.exp(2 * math.hypot(error_old, error_new))
     figures_old, figures_new = _figures(old), _figures(new)
-    rows = [_row(name, figures_old[name][0], figures_new[name][0], figures_old[name][1], noise) for name in figures_old]
+    longest = max(_for_steps(profile, profile.timing.seconds) for profile in (old, new))
+    rows = []
+    for name, (value, kind) in figures_old.items():
+        after = figures_new[name][0] if name in figures_new else None
+        if value is not None or after is not None:
+            rows.append(Row(name, value, after, kind, _beyond(kind, value, after, noise, longest)))
     return Comparison(
-        rows=[row for row in rows if row.old is not None or row.new is not None],
+        rows=rows,
         speed=_median_speed(new) / _median_speed(old),
         noise=noise,
         machine=_differences({name: getattr(old.machine, name) for name in MACHINE},
@@ -110,42 +118,44 @@ def _median_speed(profile: Profile) -> float:
     return timing.steps / timing.updates / statistics.median(timing.seconds_of_update)
 
 
-def _row(name: str, old: float | None, new: float | None, timed: bool, noise: float | None) -> Row:
-    beyond = None
-    if timed and noise is not None and old and new:
-        beyond = not 1 / noise <= new / old <= noise
-    return Row(name, old, new, timed, beyond)
+def _for_steps(profile: Profile, seconds: float) -> float:
+    """Milliseconds for a thousand steps: updates of different sizes can be compared."""
+    return 1e6 * seconds / profile.timing.steps
 
 
-def _figures(profile: Profile) -> dict[str, tuple[float | None, bool]]:
-    """Each figure, and whether the clock's noise is in it; in the order that they are shown."""
+def _beyond(kind: Noise, old: float | None, new: float | None, noise: float | None, whole: float) -> bool | None:
+    """Whether a figure moved by more than the noise; see the top of this module."""
+    if kind is None or noise is None or old is None or new is None:
+        return None
+    if kind == "part":
+        return abs(new - old) > (noise - 1) * whole
+    return not 1 / noise <= new / old <= noise
+
+
+def _figures(profile: Profile) -> dict[str, tuple[float | None, Noise]]:
+    """Each figure, and what the noise means for it; in the order that they are shown."""
     timing, memory, copies = profile.timing, profile.memory, profile.copies
     per_sample = profile.per_sample
     return {
-        "steps_per_second": (_median_speed(profile), True),
-        "episodes_per_second": (timing.episodes / timing.seconds, True),
-        "actions_per_second": (timing.legal_actions / timing.seconds, True),
-        "rollout_per_update": (timing.rollout_seconds / timing.updates, True),
-        "update_per_update": (timing.update_seconds / timing.updates, True),
-        **{
-            f"span_{span.name}": (span.host_seconds * timing.seconds / total / timing.updates, True)
-            for total in [sum(span.host_seconds for span in profile.spans)]
-            for span in profile.spans
-            if total
-        },
-        "efficiency": (profile.compute.efficiency, True),
-        "compute_share": (profile.compute.share, False),
-        "copies_share": (copies.share if copies else None, False),
-        "copied_bytes": (float(copies.to_device_bytes + copies.to_host_bytes) if copies else None, False),
-        "waits": (profile.waits.per_update, False),
-        "extra_waits": (extra_waits(profile), False),
-        "gpu_use": (profile.hardware.gpu_use, False),
-        "gpu_busy": (profile.hardware.gpu_busy, False),
-        "process_peak": (float(memory.process_peak), False),
-        "peak_allocated": (_number(memory.peak_allocated), False),
-        "reserved": (_number(memory.reserved), False),
-        "steps_per_update": (timing.steps / timing.updates, False),
-        "speed_up": (per_sample.ours / per_sample.steps_per_second if per_sample else None, True),
+        "steps_per_second": (_median_speed(profile), "rate"),
+        "episodes_per_second": (timing.episodes / timing.seconds, "rate"),
+        "actions_per_second": (timing.legal_actions / timing.seconds, "rate"),
+        "rollout": (_for_steps(profile, timing.rollout_seconds), "part"),
+        "update": (_for_steps(profile, timing.update_seconds), "part"),
+        **{f"span_{span.name}": (_for_steps(profile, span.share * timing.seconds), "part") for span in profile.spans},
+        "efficiency": (profile.compute.efficiency, None),
+        "compute_share": (profile.compute.share, None),
+        "copies_share": (copies.share if copies else None, None),
+        "copied_bytes": (float(copies.to_device_bytes + copies.to_host_bytes) if copies else None, None),
+        "waits": (profile.waits.per_update, None),
+        "extra_waits": (extra_waits(profile), None),
+        "gpu_use": (profile.hardware.gpu_use, None),
+        "gpu_busy": (profile.hardware.gpu_busy, None),
+        "process_peak": (float(memory.process_peak), None),
+        "peak_allocated": (_number(memory.peak_allocated), None),
+        "reserved": (_number(memory.reserved), None),
+        "steps_per_update": (timing.steps / timing.updates, None),
+        "speed_up": (per_sample.ours / per_sample.steps_per_second if per_sample else None, None),
     }
 
 

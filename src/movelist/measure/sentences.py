@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any, Literal
@@ -42,7 +43,7 @@ def amount(number: float) -> str:
 
 def gigabytes(num_bytes: float) -> str:
     """In units of 2^30 bytes, without the unit."""
-    return f"{num_bytes / (1 << 30):.2f}"
+    return f"{num_bytes / (1 << 30):,.2f}"
 
 
 def megabytes(num_bytes: float) -> str:
@@ -89,9 +90,18 @@ def flag_text(flag: str, value: Any) -> str:
     return f"--{flag} {value}"
 
 
-def flags_text(changes: Mapping[str, Any]) -> str:
+def flag_texts(changes: Mapping[str, Any]) -> list[str]:
     """Several of them."""
-    return " ".join(flag_text(flag, value) for flag, value in changes.items())
+    return [flag_text(flag, value) for flag, value in changes.items()]
+
+
+def tuned_ratio(profile: Profile, lang: str) -> str:
+    """What the settings of --tune did together, if that was their last trial; begins with a space."""
+    trial = profile.trials[-1] if profile.trials else None
+    if trial is None or trial.changes != profile.tuned:
+        return ""
+    text = words(lang).LINES["tuned_ratio"]
+    return str(text.format(ratio=trial.ratio, low=trial.ratio_low, high=trial.ratio_high))
 
 
 def advice_flag(advice: Advice, profile: Profile, lang: str) -> str:
@@ -137,6 +147,33 @@ def trial_outcome(trial: Trial, lang: str) -> str:
     """Whether it helped."""
     kind = "helped" if trial.helped else "hurt" if trial.ratio_high < 1.0 else "within"
     return str(words(lang).LINES[kind])
+
+
+def source_text(profile: Profile, lang: str) -> str:
+    """What was trained on, and how large an update is."""
+    texts, timing = words(lang).LINES, profile.timing
+    seconds = timing.seconds_of_update
+    text = texts["source"].format(
+        source=profile.source,
+        updates=timing.updates,
+        episodes=amount(timing.episodes / timing.updates),
+        steps=amount(timing.steps / timing.updates),
+        seconds=amount(timing.seconds / timing.updates),
+        spread=statistics.stdev(seconds) / statistics.fmean(seconds) if len(seconds) > 1 else 0.0,
+    )
+    return str(text)
+
+
+def halves_text(profile: Profile, lang: str) -> str:
+    """Collecting and updating apart."""
+    texts, timing = words(lang).LINES, profile.timing
+    text = texts["halves"].format(
+        rollout=timing.rollout_seconds / timing.seconds,
+        rollout_seconds=amount(timing.rollout_seconds),
+        update=timing.update_seconds / timing.seconds,
+        update_seconds=amount(timing.update_seconds),
+    )
+    return str(text)
 
 
 def memory_opening(profile: Profile, lang: str) -> str:

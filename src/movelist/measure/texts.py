@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections.abc import Iterator
 
 from movelist.measure import sentences as say
@@ -49,30 +48,18 @@ def _opening(profile: Profile, lang: str) -> Iterator[str]:
         said = {"flag": say.advice_flag(advice, profile, lang), "why": say.advice_reason(advice, lang)}
         yield f"  {number}. " + texts["suggestion"].format(**said, tried=say.advice_tried(advice, lang))
     if profile.tuned:
-        yield "  " + texts["tuned"].format(flags=say.flags_text(profile.tuned))
+        flags, ratio = " ".join(say.flag_texts(profile.tuned)), say.tuned_ratio(profile, lang)
+        yield "  " + texts["tuned"].format(flags=flags, ratio=ratio)
     yield ""
 
 
 def _speed(profile: Profile, lang: str) -> Iterator[str]:
     texts, timing = words(lang).LINES, profile.timing
-    seconds = timing.seconds_of_update
-    yield texts["source"].format(
-        source=profile.source,
-        updates=timing.updates,
-        episodes=amount(timing.episodes / timing.updates),
-        steps=amount(timing.steps / timing.updates),
-        seconds=amount(timing.seconds / timing.updates),
-        spread=statistics.stdev(seconds) / statistics.fmean(seconds) if len(seconds) > 1 else 0.0,
-    )
+    yield say.source_text(profile, lang)
     yield texts["speed"].format(
         steps=amount(timing.steps / timing.seconds), actions=amount(timing.legal_actions / timing.seconds)
     )
-    yield texts["halves"].format(
-        rollout=timing.rollout_seconds / timing.seconds,
-        rollout_seconds=amount(timing.rollout_seconds),
-        update=timing.update_seconds / timing.seconds,
-        update_seconds=amount(timing.update_seconds),
-    )
+    yield say.halves_text(profile, lang)
 
 
 def _spans(profile: Profile, lang: str) -> Iterator[str]:
@@ -132,7 +119,7 @@ def _trials(profile: Profile, lang: str) -> Iterator[str]:
         yield texts["trials"]
     for trial in profile.trials:
         yield "  " + texts["trial"].format(
-            changes=say.flags_text(trial.changes),
+            changes=" ".join(say.flag_texts(trial.changes)),
             ratio=trial.ratio,
             low=trial.ratio_low,
             high=trial.ratio_high,

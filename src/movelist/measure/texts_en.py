@@ -21,7 +21,7 @@ VERDICTS = {
 WARNINGS = {
     "idle_though_used": "The driver says that the GPU is {use:.0%} used, but it computes for {busy:.0%} of the time: "
     "it is idle. The driver counts any kernel as use, however small.",
-    "waits": "In each update the host waits for the device {count:,.0f} times more than needed, at {places} places; "
+    "waits": "In each update the host waits for the device {count:,.0f} times more than needed (places: {places}); "
     "most often at {where}.",
     "copies": "Copies between host and device take {share:.0%} of the device's busy time; below 15% is good.",
     "pageable": "{count:,.0f} copies an update use memory that is not pinned, so the host waits for each of them.",
@@ -119,7 +119,8 @@ LINES = {
     "tried": "tried: {ratio:.2f} times as fast",
     "not_tried": "not tried; movelist profile --tune tries it",
     "convert": "movelist convert {data} --out store, then --data store",
-    "tuned": "Together: {flags}",
+    "tuned": "Together: {flags}{ratio}",
+    "tuned_ratio": " ({ratio:.2f} times as fast, {low:.2f} to {high:.2f})",
     "source": "{source}; {updates} updates, each of {episodes} episodes, {steps} steps and {seconds} s (+/- "
     "{spread:.0%})",
     "speed": "{steps} steps/s, {actions} legal actions/s",
@@ -201,9 +202,9 @@ FIGURES = {
     "steps_per_second": "steps/s, by median updates",
     "episodes_per_second": "episodes/s",
     "actions_per_second": "legal actions/s",
-    "rollout_per_update": "collecting, s an update",
-    "update_per_update": "updating, s an update",
-    **{f"span_{name}": f"{text}, s an update" for name, text in SPANS.items()},
+    "rollout": "collecting, ms for 1,000 steps",
+    "update": "updating, ms for 1,000 steps",
+    **{f"span_{name}": f"{text}, ms for 1,000 steps" for name, text in SPANS.items()},
     "efficiency": "share of the matrix product rate",
     "compute_share": "compute, share of device time",
     "copies_share": "copies, share of device time",
