@@ -136,7 +136,7 @@ def table(runs: Sequence[Run]) -> list[str]:
         rates = ", ".join(f"{run.win_rates[-1][1]:.3f}" for run in mine)
         counts = (sum(run.episodes for run in mine), sum(run.steps for run in mine), len(kls))
         spread = (statistics.median(kls), kls[min(len(kls) - 1, int(0.95 * len(kls)))], kls[-1])
-        numbers = [*(f"{count:,}" for count in counts), *(f"{kl:.4f}" for kl in spread)]
+        numbers = [*(f"{count:,}" for count in counts), *(f"{kl:.2g}" for kl in spread)]
         lines.append(f"| {setting} | {rates} | {' | '.join(numbers)} |")
     return lines
 

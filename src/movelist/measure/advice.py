@@ -19,6 +19,7 @@ LOADING_TO_MEND = 0.1
 PLAYING_TO_MEND, FEW_STATES = 0.3, 64
 GAMES_AT_ONCE, GAMES_AT_ONCE_GPU = 256, 1024
 GAME_ITSELF = 0.3  # of the time inside the game's own code: more games at once do not make that faster, processes do
+MOST_WORKERS = 60  # as the setting allows: Windows waits for 63 things at once
 ENOUGH_EPISODES = 256  # the default of --update_frequency
 # The largest batch that is proposed. On a CPU 1,024 is the default: larger ones are somewhat faster and learn less from
 # the same games. A GPU is not full before some thousand steps.
@@ -137,10 +138,11 @@ def slow_game(profile: Profile) -> Advice | None:
     part, workers = verdict.share(profile, "game"), profile.settings.get("rollout_workers", 1)
     if "rollout_workers" not in profile.settings or (workers or 0) > 1 or part < GAME_ITSELF:
         return None
-    free = profile.machine.cores - 1
+    free = min(profile.machine.cores - 1, MOST_WORKERS)
     if free < 2:
         return None
-    return Advice(kind="slow_game", flag="rollout_workers", value=free, numbers={"share": part, "cores": free + 1})
+    numbers: dict[str, float | str] = {"share": part, "cores": profile.machine.cores}
+    return Advice(kind="slow_game", flag="rollout_workers", value=free, numbers=numbers)
 
 
 # --- What an update is made of
