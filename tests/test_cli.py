@@ -83,7 +83,8 @@ def odd_game(monkeypatch):
 def test_help_never_imports_torch():
     script = (
         "import sys\nfrom movelist.cli import main\n"
-        "for words in (['--help'], ['train', '--help'], ['match', '--help'], ['profile', '--help'], ['train', '--lrr', '3']):\n"
+        "for words in (['--help'], ['train', '--help'], ['match', '--help'], ['profile', '--help'],\n"
+        "              ['train', '--lrr', '3']):\n"
         "    try:\n        print('code', main(words))\n"
         "    except SystemExit as stop:\n        print('code', stop.code)\n"
         "print('torch' in sys.modules, 'numpy' in sys.modules)"

@@ -60,7 +60,7 @@ HOUSE: dict[str, list[str]] = {
         "chart",
         "benchmark",
         *("hardware", "live", "findings", "shapes", "device_trace", "profiler"),
-        *("advice", "texts", "compare", "report"),
+        *("verdict", "advice", "compare", "texts_en", "texts_zh", "sentences", "texts", "report"),
     ],
     "run": ["log", "checkpoint", "recorded", "training", "train", "presets", "profile", "tune", "api"],
     "": [

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from movelist.core.benchmark_settings import BenchmarkSettings
@@ -28,7 +28,8 @@ class Benchmark(BenchmarkSettings):
 class Profile(ProfileSettings):
     """Where the time of a training goes: a short training with the same flags, looked at from several sides.
 
-    Writes profile.json and a trace to --out, or to a new folder profiles/GAME-DATE-TIME. It leaves no run behind.
+    Writes profile.json, report.html and a trace to --out, or to a new folder profiles/GAME-DATE-TIME. It leaves no run
+    behind.
     """
 
     json: bool = False
@@ -47,6 +48,8 @@ def run(command: MeasureCommand, words: Sequence[str]) -> int:
     """
     if isinstance(command, Benchmark):
         return _benchmark(command)
+    if len(command.compare) == 2:
+        return _compare(command)
     return _ratio(command) if command.ratio else _profile(command, words)
 
 
@@ -64,18 +67,29 @@ def _benchmark(command: Benchmark) -> int:
 def _profile(command: Profile, words: Sequence[str]) -> int:
     import msgspec
 
-    from movelist.measure.findings import write_profile
+    from movelist.measure.advice import advise
+    from movelist.measure.compare import compare
+    from movelist.measure.findings import read_profile, write_profile
+    from movelist.measure.report import write_report
+    from movelist.measure.texts import comparison_lines, lines
     from movelist.run.presets import command_line, write_preset
     from movelist.run.profile import profile
     from movelist.run.tune import changed, tune_settings
 
-    settings = command.train
+    settings, lang = command.train, command.lang
+    before = read_profile(command.compare[0]) if command.compare else None
     with contextlib.redirect_stdout(sys.stderr) if command.json else contextlib.nullcontext():
         folder = _new_folder(command)
         found = profile(command, folder, command=f"movelist {shlex.join(words)}", say=_say)
         if command.tune:
             found = tune_settings(found, settings, seconds=command.tune_seconds, say=_say)
+        found = replace(found, advice=advise(found))
         write_profile(found, folder / "profile.json")
+        if command.report:
+            write_report(found, folder / "report.html", lang=lang, before=before)
+        _say("\n".join(["", *lines(found, lang), ""]))
+        if before:
+            _say("\n".join([*comparison_lines(compare(before, found), lang), ""]))
         if found.tuned:
             write_preset(changed(settings, found.tuned), folder / "preset.json")
             _say(f"What was faster, as a preset: movelist train --preset {_quoted(folder / 'preset.json')}")
@@ -87,6 +101,21 @@ def _profile(command: Profile, words: Sequence[str]) -> int:
         _say(f"Files: {_quoted(folder)} ({', '.join(sorted(file.name for file in folder.iterdir()))}).")
     if command.json:
         print(msgspec.json.encode(found).decode("utf-8"))
+    return 0
+
+
+def _compare(command: Profile) -> int:
+    from movelist.measure.compare import compare
+    from movelist.measure.findings import read_profile
+    from movelist.measure.texts import comparison_lines
+
+    old, new = map(read_profile, command.compare)
+    comparison = compare(old, new)
+    if command.json:
+        figures = [{**asdict(row), "ratio": row.ratio} for row in comparison.rows]
+        print(json.dumps({**asdict(comparison), "rows": figures, "verdict": comparison.verdict}, allow_nan=False))
+    else:
+        print("\n".join(comparison_lines(comparison, command.lang)))
     return 0
 
 

@@ -14,18 +14,19 @@ import numpy as np
 import pytest
 import torch
 
-from a_profile import profile as made_up
 from movelist import cli
 from movelist.core import metrics
 from movelist.core.errors import DataError, MissingExtraError, NonFiniteError, SettingsError
 from movelist.core.profile_settings import ProfileSettings
 from movelist.core.settings import TrainSettings
 from movelist.learn.learner import Learner
+from movelist.measure import texts_zh
 from movelist.measure.findings import Profile, read_profile, write_profile
 from movelist.run import profile as module
 from movelist.run import tune
 from movelist.run.profile import measurable, open_measurable, profile
 from play.toys import Odd
+from profiles import cpu_profile
 from recorded import EXAMPLE
 
 SMALL = {"hidden_dim": 8, "batch_size": 16, "update_frequency": 8, "epochs_per_update": 2, "device": "cpu"}
@@ -116,7 +117,7 @@ def test_the_settings_are_the_users(found: Profile) -> None:
 
 
 def test_a_profile_is_read_as_it_was_written(found: Profile, tmp_path: Path) -> None:
-    for one in (found, made_up()):
+    for one in (found, cpu_profile()):
         write_profile(one, tmp_path / "剖析.json")
         assert read_profile(tmp_path / "剖析.json") == one
 
@@ -136,7 +137,7 @@ def test_a_profile_is_read_as_it_was_written(found: Profile, tmp_path: Path) -> 
 def test_a_file_that_is_no_profile(tmp_path: Path, content: str | None, message: str) -> None:
     file = tmp_path / "p.json"
     if content == "other":
-        write_profile(replace(made_up(), format="movelist-profile/0"), file)
+        write_profile(replace(cpu_profile(), format="movelist-profile/0"), file)
     elif content is not None:
         file.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match="^" + message):
@@ -162,12 +163,13 @@ def everything() -> tuple[Any, ...]:
 
 @pytest.mark.usefixtures("two_threads")
 def test_the_process_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path / "here")
     before = everything()
     run(tmp_path / "out", num_threads=1)
     assert everything() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+    assert list((tmp_path / "here").iterdir()) == []
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["trace.json.gz"]
 
 
@@ -283,16 +285,40 @@ def test_the_command(
         "movelist profile --game tic_tac_toe --hidden_dim=8 --batch_size=16 --update_frequency=8 --epochs_per_update=2 "
         "--device=cpu --updates 1 --out '一 个' --json"
     )
-    assert 'Files: "一 个" (profile.json, trace.json.gz).' in err
+    assert 'Files: "一 个" (profile.json, report.html, trace.json.gz).' in err
+    assert "\nWaits: 2 in an update on a GPU, 2 of which it needs" in err
     assert cli.main([*tic_tac_toe, "--out", "一 个"]) == 1
     assert capsys.readouterr().err == (
         "movelist: the folder already holds a profile: got 一 个. Choose another with --out.\n"
     )
-    assert cli.main([*tic_tac_toe, "--no-trace"]) == 0
+    assert cli.main([*tic_tac_toe, "--no-trace", "--no-report", "--lang", "zh", "--compare", "一 个/profile.json"]) == 0
+    said = capsys.readouterr().out
+    assert "等待：在 GPU 上每次更新会有 2 次" in said
+    assert texts_zh.FIGURES["steps_per_second"] in said, "held against the one before"
     (made,) = (tmp_path / "profiles").iterdir()
     assert made.name.startswith("tic-tac-toe-")
     assert [path.name for path in made.iterdir()] == ["profile.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["profiles", "一 个"]
+
+
+def test_two_profiles_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second took half the time; nothing is measured anew."""
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    profile_ = cpu_profile()
+    write_profile(profile_, old)
+    halves = [seconds / 2 for seconds in profile_.timing.seconds_of_update]
+    write_profile(replace(profile_, timing=replace(profile_.timing, seconds=5.0, seconds_of_update=halves)), new)
+    assert cli.main(["profile", "--compare", str(old), str(new)]) == 0
+    assert capsys.readouterr().out.startswith("2.00 times as fast as before")
+    assert cli.main(["profile", "--compare", str(old), str(new), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["speed"], said["verdict"]) == (pytest.approx(2.0), "faster")
+    rows = {row["name"]: row["ratio"] for row in said["rows"]}
+    assert rows["steps_per_second"] == pytest.approx(2.0)
+    assert cli.main(["profile", "--compare", str(old), str(new), str(new)]) == 2
+    assert capsys.readouterr().err.startswith("movelist: --compare takes one profile or two: got 3. movelist profile")
+    assert cli.main(["profile", "--compare", str(old), str(tmp_path / "nowhere.json")]) == 1
+    assert capsys.readouterr().err.startswith("movelist: a profile cannot be read: got ")
 
 
 def test_a_mistake_makes_no_folder(

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from a_profile import profile
 from movelist.core.errors import DeviceMemoryError
 from movelist.core.settings import TrainSettings
 from movelist.measure.findings import Shapes, Span, Trial
 from movelist.run import tune as module
 from movelist.run.tune import candidates, changed, compare, trial, trial_line, tune
+from profiles import cpu_profile
 
 CPU = torch.device("cpu")
 
@@ -163,11 +163,11 @@ def test_trials_in_words() -> None:
 
 
 def shapes(**changes: Any) -> Shapes:
-    return replace(profile().shapes, **changes)
+    return replace(cpu_profile().shapes, **changes)
 
 
 def tried(flat: dict[str, Any], device: torch.device = CPU, seconds: float = 60, **changes: Any) -> list[Any]:
-    return candidates(replace(profile(), **changes), TrainSettings.from_flat(flat), device, seconds)
+    return candidates(replace(cpu_profile(), **changes), TrainSettings.from_flat(flat), device, seconds)
 
 
 def test_one_game_at_a_time_and_small_batches() -> None:
@@ -192,7 +192,7 @@ def test_checkpoints_that_cost_time() -> None:
 
 
 def test_threads_other_than_those_in_use() -> None:
-    machine = replace(profile().machine, cores=8, threads=8)
+    machine = replace(cpu_profile().machine, cores=8, threads=8)
     assert [one for one in tried({}, machine=machine) if "num_threads" in one] == [
         {"num_threads": 1},
         {"num_threads": 4},
@@ -219,3 +219,13 @@ def test_every_candidate_makes_settings() -> None:
         for one in tried(flat, seconds=1000, shapes=shapes(mean=200.0, states_in_call=1.0)):
             settings = TrainSettings.from_flat(flat)
             assert changed(settings, one) != settings
+
+
+def test_what_the_advice_names_is_tried_too() -> None:
+    """Narrow layers on one thread: graphs are advised, whatever the seconds."""
+    machine = replace(cpu_profile().machine, threads=1, cores=1)
+    compute = replace(cpu_profile().compute, rate=1e9)
+    settings = TrainSettings.from_flat({"hidden_dim": 32}).to_flat()
+    got = tried({"hidden_dim": 32}, settings=settings, machine=machine, compute=compute)
+    assert got.count({"compile": "on"}) == 1
+    assert not any("compile" in one for one in tried({"hidden_dim": 512}, machine=machine, compute=compute))

@@ -30,6 +30,8 @@ class Machine:
     python: str
     torch: str
     movelist: str
+    amp: str | None = None
+    """What mixed precision computes in on this device; None where it does nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ import psutil
 import torch
 
 from movelist.core.metrics import span_hook
+from movelist.learn.device import amp_dtype
 from movelist.measure import benchmark
 from movelist.measure.findings import SPANS, Machine, Span, WaitFindings, WaitPlace
 from movelist.measure.waits import Wait, Waits
@@ -202,6 +203,7 @@ def describe_machine(device: torch.device) -> Machine:
         version = importlib.metadata.version("movelist")
     except importlib.metadata.PackageNotFoundError:
         version = "from a clone"
+    amp = amp_dtype(device)
     return Machine(
         cpu=facts["processor"],
         cores=facts["cores"],
@@ -213,4 +215,5 @@ def describe_machine(device: torch.device) -> Machine:
         python=facts["python"],
         torch=facts["torch"],
         movelist=version,
+        amp=None if amp is None else str(amp).removeprefix("torch."),
     )

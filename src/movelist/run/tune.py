@@ -25,6 +25,7 @@ from movelist.core.errors import DeviceMemoryError
 from movelist.core.settings import TrainSettings
 from movelist.games.game import Game
 from movelist.learn.device import amp_dtype
+from movelist.measure.advice import advise
 from movelist.measure.clock import wait
 from movelist.measure.findings import Profile, Trial
 from movelist.run.presets import flag_words
@@ -32,7 +33,8 @@ from movelist.run.profile import Loop, Say, open_measurable, threads_as_before
 
 FEWEST_PAIRS, MOST_PAIRS = 3, 8
 SLICE_SECONDS = 0.5  # of a way in one round, and one update at least
-COMPILE_SECONDS = 240.0  # --tune_seconds from which torch.compile's half minute of start-up can be afforded
+COMPILING_SECONDS = 30.0  # until torch.compile has made its graphs
+COMPILE_FROM = 240.0  # --tune_seconds from which that can be afforded without advice to do so
 CLEARLY_SLOWER = 0.8
 # Student's t for a 95 % interval of the mean of n pairs; for more of them the last.
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
@@ -190,7 +192,7 @@ def trial_line(one: Trial) -> str:
 
 
 def candidates(profile: Profile, settings: TrainSettings, device: torch.device, seconds: float) -> list[dict[str, Any]]:
-    """Changes that the profile gives a reason for, most promising first.
+    """Changes that the profile gives a reason for, most promising first; then what else its advice names.
 
     Args:
         profile: What was found with the settings.
@@ -199,7 +201,9 @@ def candidates(profile: Profile, settings: TrainSettings, device: torch.device, 
         seconds: --tune_seconds.
     """
     rules = (_play, _learn, _log, _compute, _threads)
-    return [change for rule in rules for change in rule(profile, settings, device, seconds)]
+    found = [change for rule in rules for change in rule(profile, settings, device, seconds)]
+    advised = [{advice.flag: advice.value} for advice in advise(profile) if advice.flag != "data"]
+    return [*found, *(change for change in advised if change not in found)]
 
 
 def _play(profile: Profile, settings: TrainSettings, *_: Any) -> Iterator[dict[str, Any]]:
@@ -248,7 +252,7 @@ def _compute(
     """Mixed precision where it does anything; graphs where their start can be afforded."""
     if not settings.update.use_amp and amp_dtype(device) is not None:
         yield {"use_amp": True}
-    if settings.update.compile == "off" and seconds >= COMPILE_SECONDS:
+    if settings.update.compile == "off" and seconds >= COMPILE_FROM:
         yield {"compile": "on"}
 
 
@@ -329,7 +333,8 @@ def tune_settings(
         device = torch.device("cuda" if profile.machine.device_memory else "cpu")
         tried = candidates(profile, settings, device, seconds)
         update = statistics.median(profile.timing.seconds_of_update)
-        least = update * (FEWEST_PAIRS + 1) * (len(tried) + 3)
+        graphs = COMPILING_SECONDS * sum("compile" in change for change in tried)
+        least = update * (FEWEST_PAIRS + 1) * (len(tried) + 3) + graphs
         say(f"Trying {len(tried)} changes by turns, about {max(seconds, least):,.0f} s ...")
         tuned = tune(tried, ways.open, seconds=seconds, say=say)
     return replace(profile, trials=tuned.trials, tuned=tuned.changes)
