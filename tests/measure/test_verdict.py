@@ -72,7 +72,7 @@ def test_a_gpu_that_is_used_but_hardly_computes_is_called_idle():
                                                       timing={"steps": 90_000})),
         ("amp_without_effect", {}, cpu_profile(settings={"use_amp": True})),
         ("recompiles", {"count": 6}, cpu_profile(shapes={"recompiles": 6})),
-        ("look", {"look": "trace", "ratio": 1.3}, cpu_profile(looks=[Look(name="trace", seconds=1.3, updates=1,
+        ("look", {"look": "spans", "ratio": 1.3}, cpu_profile(looks=[Look(name="spans", seconds=1.3, updates=1,
                                                                          ratio=1.3)])),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -143,3 +143,9 @@ def test_copies_are_judged_only_where_there_are_any():
     assert gpu_profile(copies=None).copies is None
     assert isinstance(gpu_profile().copies, Copies)
     assert verdict.criteria(gpu_profile(copies=None))[2].outcome == "absent"
+
+
+def test_only_looks_whose_seconds_are_shown_are_warned_of():
+    looks = [Look(name=name, seconds=9.0, updates=1, ratio=9.0) for name in ("trace", "waits")]
+    assert kinds(cpu_profile(looks=looks)) == []
+    assert kinds(gpu_profile(looks=looks)) == ["look"]  # the copies come from the trace there

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from movelist.data.whole_file import write_whole
 from movelist.measure import sentences as say
 from movelist.measure import verdict
+from movelist.measure.advice import flag_texts
 from movelist.measure.compare import Comparison, Row, compare
 from movelist.measure.findings import SPANS, Profile
 from movelist.measure.sentences import amount, words
@@ -106,11 +107,12 @@ def _sentences(profile: Profile, lang: str) -> dict[str, Any]:
         "source": say.source_text(profile, lang),
         "halves": say.halves_text(profile, lang),
         "waits": say.waits_text(profile, lang),
+        "rollout": say.rollout_waits_text(profile, lang),
         "unseen": say.unseen_texts(profile, lang),
         "shapes": list(say.shape_texts(profile, lang)),
         "device": [*say.device_texts(profile, lang), *say.memory_texts(profile, lang), say.looks_text(profile, lang)],
         "machine": say.machine_text(profile, lang),
-        "tuned": say.flag_texts(profile.tuned or {}),
+        "tuned": flag_texts(profile.tuned or {}),
         "tuned_ratio": say.tuned_ratio(profile, lang),
     }
 
@@ -256,7 +258,8 @@ def _trials(profile: Profile, lang: str) -> list[dict[str, Any]]:
 
     return [
         {
-            "changes": say.flag_texts(trial.changes),
+            "changes": flag_texts(trial.changes),
+            "on_top": flag_texts(trial.against),
             "ratio": f"{trial.ratio:.2f}",
             "spread": f"{trial.ratio_low:.2f} - {trial.ratio_high:.2f}",
             "steps": amount(trial.steps_per_second),

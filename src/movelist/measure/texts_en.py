@@ -5,17 +5,16 @@ VERDICTS = {
     "only wait longer.",
     "playing": "Collecting is the limit: {share:.0%} of the time is spent playing games, so a faster update would gain "
     "little.",
-    "logging": "Writing logs takes {share:.0%} of the time.",
+    "logging": "Logging and saving take {share:.0%} of the time.",
     "waiting": "The GPU has nothing to do for {share:.0%} of the time, and in each update the host waits for it "
     "{waits:,.0f} times more than it needs to.",
     "feeding": "The GPU has nothing to do for {share:.0%} of the time: its operations are small, and the host cannot "
     "hand them out fast enough.",
     "copying": "Copies between host and device take {share:.0%} of the device's busy time.",
-    "small": "The time goes into many small operations: all in all the training reaches {efficiency:.0%} of what "
-    "matrix "
-    "products reach on this device.",
-    "computing": "The time goes where it should, into computing: {steps:,.0f} steps/s, {efficiency:.0%} of this "
-    "device's matrix product rate over the whole time.",
+    "small": "The time goes into many small operations: the update reaches {efficiency:.0%} of what matrix products "
+    "reach on this device.",
+    "computing": "The time goes where it should, into computing: {steps:,.0f} steps/s, and the update reaches "
+    "{efficiency:.0%} of this device's matrix product rate.",
 }
 
 WARNINGS = {
@@ -58,7 +57,7 @@ ADVICE = {
     "too_few_threads": "{threads} threads compute on {cores} cores, and the layers are wide enough for more",
     "tight_memory": "the GPU's memory was full {count:,.0f} times; smaller pieces of a batch give the same result",
     "fragmented": "{share:.0%} of the memory that the allocator keeps is in no use even at the peak",
-    "slow_logging": "logging takes {share:.0%} of the time; metrics.jsonl keeps the same numbers",
+    "often_saved": "logging and saving take {share:.0%} of the time, with a checkpoint every {every} updates",
     "tried": "found by trying",
 }
 
@@ -71,7 +70,7 @@ SPANS = {
     "loss": "loss",
     "backward": "backward pass",
     "optimiser": "optimiser",
-    "logging": "logging",
+    "logging": "logging and saving",
     "idle": "all else, and waiting",
 }
 
@@ -117,6 +116,8 @@ LINES = {
     "no_suggestions": "Suggestions: none; no rule found anything to change",
     "suggestion": "{flag}: {why} ({tried})",
     "tried": "tried: {ratio:.2f} times as fast",
+    "tried_on_top": "tried: {ratio:.2f} times as fast, on top of {others}",
+    "on_top": "{changes} on top of {others}",
     "not_tried": "not tried; movelist profile --tune tries it",
     "convert": "movelist convert {data} --out store, then --data store",
     "tuned": "Together: {flags}{ratio}",
@@ -136,6 +137,7 @@ LINES = {
     "waits": "Waits: {count} in an update, {known} of which it needs",
     "waits_rehearsed": "Waits: {count} in an update on a GPU, {known} of which it needs (judged by how the program is "
     "written)",
+    "waits_rollout": "Beside them, {count} reads while collecting: each network call is asked for its choices",
     "known": "needed",
     "extra": "not needed",
     "unseen": "What this detector cannot see:",
@@ -178,7 +180,7 @@ LINES = {
     "semicolon": "; ",
 }
 
-LOOKS = {"plain": "plain timing", "trace": "trace", "waits": "waits"}
+LOOKS = {"plain": "plain timing", "spans": "spans", "trace": "trace", "waits": "waits"}
 
 COMPARE = {
     "faster": "{speed:.2f} times as fast as before, beyond the noise ({noise:.2f}).",

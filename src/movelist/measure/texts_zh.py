@@ -3,12 +3,12 @@
 VERDICTS = {
     "loading": "训练在等数据：{share:.0%} 的时间花在读取对局上。网络更新得再快，也只是等得更久。",
     "playing": "瓶颈在采集：{share:.0%} 的时间用来对局，网络更新再快也省不了多少。",
-    "logging": "写日志占了 {share:.0%} 的时间。",
+    "logging": "写日志和保存占了 {share:.0%} 的时间。",
     "waiting": "GPU 有 {share:.0%} 的时间无事可做：每次更新，主机都多等了它 {waits:,.0f} 次。",
     "feeding": "GPU 有 {share:.0%} 的时间无事可做：每次运算都太小，主机来不及派活。",
     "copying": "设备忙碌的时间里，{share:.0%} 花在主机与设备之间的拷贝上。",
-    "small": "时间都耗在大量的小运算上：整体只达到这台设备矩阵乘法速度的 {efficiency:.0%}。",
-    "computing": "时间花在了该花的地方，也就是计算：每秒 {steps:,.0f} 步，全程平均达到这台设备矩阵乘法速度的 "
+    "small": "时间都耗在大量的小运算上：更新只达到这台设备矩阵乘法速度的 {efficiency:.0%}。",
+    "computing": "时间花在了该花的地方，也就是计算：每秒 {steps:,.0f} 步，更新达到这台设备矩阵乘法速度的 "
     "{efficiency:.0%}。",
 }
 
@@ -46,7 +46,7 @@ ADVICE = {
     "too_few_threads": "{cores} 个核只用了 {threads} 个线程，而网络够宽，用得上更多",
     "tight_memory": "显存满过 {count:,.0f} 次；把批次切小，结果不变",
     "fragmented": "分配器占着的显存里，有 {share:.0%} 连峰值时也用不上",
-    "slow_logging": "写日志占 {share:.0%} 的时间；metrics.jsonl 里有同样的数字",
+    "often_saved": "写日志和保存占 {share:.0%} 的时间，每 {every} 次更新就存一次检查点",
     "tried": "试出来的",
 }
 
@@ -59,7 +59,7 @@ SPANS = {
     "loss": "损失",
     "backward": "反向",
     "optimiser": "优化器",
-    "logging": "写日志",
+    "logging": "写日志和保存",
     "idle": "其余，以及等待",
 }
 
@@ -104,6 +104,8 @@ LINES = {
     "no_suggestions": "建议：无，没有哪条规则认为需要改动",
     "suggestion": "{flag}：{why}（{tried}）",
     "tried": "实测快到 {ratio:.2f} 倍",
+    "tried_on_top": "在 {others} 的基础上实测快到 {ratio:.2f} 倍",
+    "on_top": "{changes}，基于 {others}",
     "not_tried": "还没试过，movelist profile --tune 会去试",
     "convert": "movelist convert {data} --out store，再用 --data store",
     "tuned": "合在一起：{flags}{ratio}",
@@ -122,6 +124,7 @@ LINES = {
     "所以是 {efficiency:.0%}",
     "waits": "等待：每次更新 {count} 次，其中必需的 {known} 次",
     "waits_rehearsed": "等待：在 GPU 上每次更新会有 {count} 次，其中必需的 {known} 次（根据程序的写法判断）",
+    "waits_rollout": "另外，采集时读取 {count} 次：每次网络调用都要取回它的选择",
     "known": "必需",
     "extra": "多余",
     "unseen": "检测不到的：",
@@ -158,7 +161,7 @@ LINES = {
     "semicolon": "；",
 }
 
-LOOKS = {"plain": "普通计时", "trace": "跟踪", "waits": "等待"}
+LOOKS = {"plain": "普通计时", "spans": "分段计时", "trace": "跟踪", "waits": "等待"}
 
 COMPARE = {
     "faster": "速度是之前的 {speed:.2f} 倍，变快了，超出了波动（{noise:.2f}）。",

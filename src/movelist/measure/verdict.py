@@ -25,7 +25,8 @@ MANY_GRAPHS = 5  # sizes of 1 and sums above 4,096 terms have graphs of their ow
 TIGHT = 0.9  # of the card's memory, or the machine's
 FRAGMENTED = 0.3  # of the memory kept, in no use even at the peak
 LARGE_SHARE = 0.5  # of the card: below it nobody needs what lies unused
-LOOKING = 1.25  # times the plain look: above it the trace changed what it saw
+LOOKING = 1.25  # times the plain look: above it a look changed what it saw
+TIMED_LOOKS = ("spans",)  # their seconds are shown; with a GPU the trace's, too. The look at waits counts, no more
 UNEVEN = 0.25  # standard deviation of an update's seconds over their mean
 
 Outcome = Literal["met", "missed", "absent"]
@@ -172,8 +173,9 @@ def _setting_warnings(profile: Profile) -> Iterator[Finding]:
 
 
 def _measuring_warnings(profile: Profile) -> Iterator[Finding]:
+    timed = (*TIMED_LOOKS, "trace") if has_gpu(profile) else TIMED_LOOKS
     for look in profile.looks:
-        if look.ratio > LOOKING:
+        if look.name in timed and look.ratio > LOOKING:
             yield Finding("look", {"look": look.name, "ratio": look.ratio})
     seconds = profile.timing.seconds_of_update
     if len(seconds) > 1 and (spread := statistics.stdev(seconds) / statistics.fmean(seconds)) > UNEVEN:
