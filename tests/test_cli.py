@@ -16,6 +16,7 @@ import torch
 
 from movelist import cli
 from movelist.core.errors import SettingsError
+from movelist.core.profile_settings import ProfileSettings
 from movelist.core.settings import MatchSettings, TrainSettings
 from movelist.run import checkpoint, recorded
 from movelist.run.log import Log
@@ -82,14 +83,15 @@ def odd_game(monkeypatch):
 def test_help_never_imports_torch():
     script = (
         "import sys\nfrom movelist.cli import main\n"
-        "for words in (['--help'], ['train', '--help'], ['match', '--help'], ['train', '--lrr', '3']):\n"
+        "for words in (['--help'], ['train', '--help'], ['match', '--help'], ['profile', '--help'],\n"
+        "              ['train', '--lrr', '3']):\n"
         "    try:\n        print('code', main(words))\n"
         "    except SystemExit as stop:\n        print('code', stop.code)\n"
         "print('torch' in sys.modules, 'numpy' in sys.modules)"
     )
     code, out, err = spawn(script=script)
     assert code == 0
-    assert re.findall(r"^code (.*)$", out, re.MULTILINE) == ["0", "0", "0", "2"]
+    assert re.findall(r"^code (.*)$", out, re.MULTILINE) == ["0", "0", "0", "0", "2"]
     assert out.splitlines()[-1] == "False False"
     assert err.count("\n") == 1
 
@@ -100,6 +102,14 @@ def test_help_names_every_flag_and_says_something_of_it(capsys):
     names = [name for name in TrainSettings().to_flat()]
     assert len(names) > 25
     for name in names:
+        assert f"--{name.replace('_', '-')}" in text, name
+    assert run("profile", "--help") == 0
+    text = capsys.readouterr().out
+    for name in [
+        *names,
+        *[field.name for field in dataclasses.fields(ProfileSettings) if field.name != "train"],
+        "json",
+    ]:
         assert f"--{name.replace('_', '-')}" in text, name
     assert run("match", "--help") == 0
     text = capsys.readouterr().out

@@ -13,8 +13,7 @@ from movelist import cli
 ROOT = Path(__file__).resolve().parents[1]
 GUIDES = ("docs/optimization_guide.md", "docs/optimization_guide.zh-CN.md")
 READMES = ("README.md", "README.zh-CN.md")
-# Known by the command profile, and by train once that is there.
-WITH_PROFILE = {"tune", "compare", "lang", "preset", "rollout_workers"}
+LATER = {"rollout_workers"}  # known by train once games are played in processes of their own
 OTHERS = {"torchrun": {"--nproc-per-node", "--standalone"}, "tensorboard": {"--logdir"}}
 
 
@@ -30,7 +29,7 @@ def plain(flag):
 @functools.cache
 def flags_of_commands():
     """All that the commands know, by asking each for its help."""
-    flags = set() if "profile" in cli.COMMANDS else WITH_PROFILE
+    flags = LATER
     for command in cli.COMMANDS:
         said = io.StringIO()
         with contextlib.redirect_stdout(said), pytest.raises(SystemExit):

@@ -18,7 +18,16 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "movelist"
 
 HOUSE: dict[str, list[str]] = {
-    "core": ["errors", "settings", "benchmark_settings", "action_ids", "ragged", "returns", "metrics"],
+    "core": [
+        "errors",
+        "settings",
+        "benchmark_settings",
+        "profile_settings",
+        "action_ids",
+        "ragged",
+        "returns",
+        "metrics",
+    ],
     "data": [
         "episode",
         "record_format",
@@ -50,18 +59,8 @@ HOUSE: dict[str, list[str]] = {
         "ladder",
         "chart",
         "benchmark",
-        *(
-            "findings",
-            "profiler",
-            "verdict",
-            "advice",
-            "compare",
-            "texts_en",
-            "texts_zh",
-            "sentences",
-            "texts",
-            "report",
-        ),
+        *("hardware", "live", "findings", "shapes", "device_trace", "profiler"),
+        *("verdict", "advice", "compare", "texts_en", "texts_zh", "sentences", "texts", "report"),
     ],
     "run": ["log", "checkpoint", "recorded", "training", "train", "presets", "profile", "tune", "api"],
     "": [

@@ -45,6 +45,9 @@ CLOCK = {
     "legal/actions_per_second",
     "perf/rollout_share",
     "perf/update_share",
+    "perf/wait_share",
+    "perf/cpu_use",
+    "perf/process_memory",
 }
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from movelist.core.errors import DataError
+from movelist.core.metrics import span
 from movelist.data import recordings
 from movelist.data.episode import OTHER, POLICY, Episodes
 from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
@@ -193,7 +194,8 @@ class RecordedSource:
         waited = 0.0
         while True:
             started = time.perf_counter()
-            rollout = self._next()
+            with span("load"):
+                rollout = self._next()
             waited += time.perf_counter() - started
             if rollout is None:
                 return nothing(self.stream.widths)

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from movelist.core.errors import GameError
+from movelist.core.metrics import span
 from movelist.core.settings import TrainSettings
 from movelist.games.game import Game, game_name
 from movelist.learn.device import choose_device
@@ -28,7 +29,7 @@ from movelist.play.policy import NetPolicy
 from movelist.run.checkpoint import RunFolder, new_run_folder, quoted, read_settings
 from movelist.run.log import Log
 from movelist.run.recorded import open_data
-from movelist.run.training import Training, check_start, describe_update, greeting, model_shape, stop_on_signals
+from movelist.run.training import Training, Update, check_start, describe_update, greeting, model_shape, stop_on_signals
 
 
 @dataclass(frozen=True)
@@ -79,41 +80,41 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
         training.train_from(data)
     if settings.run.resume:
         training.resume()
-    _write_settings(training)
+    training.write_settings()
     after = training.counters.steps if settings.run.resume else None
     log = Log(training.folder.path, tensorboard=settings.run.tensorboard, console=console, after=after)
     with log:
         with stop_on_signals(log.say) as stop:
             training.say, training.stop = log.say, stop
             log.say_all(greeting(training))
-            with closing(training.source):
+            with closing(training.source), training.watched():
                 _loop(training, log, stop)
             training.save()
         return _finish(training, log, interrupted=bool(stop))
 
 
 def _loop(training: Training, log: Log, stop: list[int]) -> None:
-    """The story."""
+    """All updates."""
     if training.watching:
         training.publish()  # the first policy, so that the engine need not make up one of its own
-    while training.progress < 1.0 and not stop:
-        started = time.perf_counter()
-        episodes = training.collect()
-        if not len(episodes):  # the source is exhausted
-            break
-        if not episodes.num_steps:
-            raise GameError(
-                "there is nothing to decide",
-                got=f"{len(episodes)} episodes in which every turn has one legal action",
-                where=training.game_name,
-                do="Such a game needs no training; if only some episodes are so, raise --update_frequency.",
-            )
-        collected = time.perf_counter()
-        prepared = training.prepare(episodes)
-        metrics = training.update(prepared)
-        ended = time.perf_counter()
-        training.count(episodes, seconds=ended - started)
+    while training.progress < 1.0 and not stop and one_update(training, log, stop):
+        pass
 
+
+def one_update(training: Training, log: Log, stop: Sequence[int] = ()) -> Update | None:
+    """The story; None once the source is exhausted."""
+    started = time.perf_counter()
+    episodes = training.collect()
+    if not len(episodes):
+        return None
+    collected = time.perf_counter()
+    prepared = training.prepare(episodes)
+    metrics = training.update(prepared)
+    ended = time.perf_counter()
+    training.count(episodes, seconds=ended - started)
+
+    with span("logging"):
+        metrics |= training.pace(episodes, collect_seconds=collected - started, learn_seconds=ended - collected)
         log.say_all(training.learner.take_notices())
         if training.counters.episodes == len(episodes):
             log.say_all(describe_update(training.settings.update, episodes))
@@ -123,8 +124,8 @@ def _loop(training: Training, log: Log, stop: list[int]) -> None:
             training.save()
         if due and training.settings.run.eval_games:
             metrics |= training.quick_match()
-        metrics |= training.pace(episodes, collect_seconds=collected - started, learn_seconds=ended - collected)
         log.update(training.counters.steps, metrics, progress=training.progress, last=last)
+    return Update(episodes, metrics, collected - started, ended - collected)
 
 
 def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
@@ -188,10 +189,3 @@ def _folder(settings: TrainSettings, game: str) -> RunFolder:
         return new_run_folder(settings.run.out, game)
     read_settings(settings.run.resume)  # a folder that is no run is refused before anything is made in it
     return RunFolder(settings.run.resume)
-
-
-def _write_settings(training: Training) -> None:
-    """The resolved settings, once nothing refused them."""
-    resolved = training.settings.to_flat()
-    resolved |= {"game": training.game_name, "out": str(training.folder.path), "resume": None}
-    training.folder.write_json("settings.json", resolved)

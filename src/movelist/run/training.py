@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from movelist.core.errors import SettingsError
+from movelist.core.errors import GameError, SettingsError
 from movelist.core.settings import PlaySettings, TrainSettings, UpdateSettings
 from movelist.data.episode import Episodes, Source
 from movelist.games.game import Game, action_encoder, game_name, state_size
@@ -26,6 +26,7 @@ from movelist.learn.learner import Learner, Prepared
 from movelist.learn.loss import imitation_loss, ppo_loss
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.learn.parallel import World
+from movelist.measure.live import Live
 from movelist.play import arena
 from movelist.play.export import publish
 from movelist.play.policy import NetPolicy, RandomPolicy
@@ -43,6 +44,16 @@ class Counters:
     steps: int = 0
     episodes: int = 0
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update, for whoever measures."""
+
+    episodes: Episodes
+    metrics: dict[str, float]
+    collect_seconds: float
+    learn_seconds: float
 
 
 class Training:
@@ -67,6 +78,7 @@ class Training:
         self.saved: tuple[int, Path] | None = None  # the update and the file of the last checkpoint
         self.recorded: Recorded | None = None
         self.stop: list[int] = []
+        self.live: Live | None = None
         self.say: Callable[[str], None] = print
 
     def train_from(self, data: OpenData) -> None:
@@ -81,6 +93,22 @@ class Training:
             keep_going=lambda: not self.stop and time.monotonic() < deadline,
         )
         self.source = self.recorded.source
+
+    def write_settings(self) -> None:
+        """Write the resolved settings, once nothing refused them."""
+        resolved = self.settings.to_flat()
+        resolved |= {"game": self.game_name, "out": str(self.folder.path), "resume": None}
+        self.folder.write_json("settings.json", resolved)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside, look at where the time goes, unless --no-live."""
+        if not self.settings.run.live:
+            yield
+            return
+        with Live(self.learner.world.device) as self.live:
+            yield
+        self.live = None
 
     @property
     def watching(self) -> bool:
@@ -103,11 +131,24 @@ class Training:
         return min(1.0, max((done / goal for done, goal in goals if goal), default=0.0))
 
     def collect(self) -> Episodes:
-        """Play the update's games with the present weights."""
+        """Play the update's games with the present weights; none once the source is exhausted.
+
+        Raises:
+            GameError: No turn of them has two legal actions.
+        """
+        if self.live:
+            self.live.begin()
         policy = NetPolicy(self.net, use_amp=self.settings.update.use_amp)
         episodes = self.source.collect(policy, self.settings.update.update_frequency)
         if self.recorded:
             self.recorded.look_at(episodes, policy)
+        if len(episodes) and not episodes.num_steps:
+            raise GameError(
+                "there is nothing to decide",
+                got=f"{len(episodes)} episodes in which every turn has one legal action",
+                where=self.game_name,
+                do="Such a game needs no training; if only some episodes are so, raise --update_frequency.",
+            )
         return episodes
 
     def prepare(self, episodes: Episodes) -> Prepared:
@@ -195,6 +236,8 @@ class Training:
         }
         for seat, mean in enumerate(episodes.return_EP.mean(axis=0)):
             metrics[f"charts/episodic_return_seat_{seat}"] = float(mean)
+        if self.live:
+            metrics |= self.live.metrics(seconds)
         if self.recorded:
             metrics |= self.recorded.metrics()
         if self.progress > 0:
