@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from movelist.measure.findings import SPANS, Profile
 from movelist.measure.sentences import amount, words
 
 TEMPLATES = Path(__file__).parent / "templates"
+FARTHEST = 100.0  # times: an interval of two pairs may have no end at all
 WIDE = 1000.0  # the inner width of pictures; the page stretches them
 # A higher figure is good news for these, bad news for times, waits and memory.
 HIGHER_IS_BETTER = ("steps_per_second", "episodes_per_second", "actions_per_second")
@@ -250,18 +252,19 @@ def _histogram(profile: Profile) -> list[dict[str, Any]]:
 
 
 def _trials(profile: Profile, lang: str) -> list[dict[str, Any]]:
-    """Each trial with its interval on one axis, from 0 to a little above the highest."""
-    top = 1.05 * max((max(trial.ratio_high, 1.0) for trial in profile.trials), default=1.0)
+    """Each trial with its interval on one logarithmic axis, on which twice and half as fast are equally far from 1."""
+    ends = [1.0, *(end for trial in profile.trials for end in (trial.ratio_low, trial.ratio_high))]
+    low, high = max(min(ends), 1 / FARTHEST) / 1.05, min(max(ends), FARTHEST) * 1.05
 
     def x(ratio: float) -> str:
-        return f"{WIDE * ratio / top:.1f}"
+        return f"{WIDE * math.log(min(max(ratio, low), high) / low) / math.log(high / low):.1f}"
 
     return [
         {
             "changes": flag_texts(trial.changes),
             "on_top": flag_texts(trial.against),
             "ratio": f"{trial.ratio:.2f}",
-            "spread": f"{trial.ratio_low:.2f} - {trial.ratio_high:.2f}",
+            "spread": " - ".join(map(say.ratio_text, (trial.ratio_low, trial.ratio_high))),
             "steps": amount(trial.steps_per_second),
             "one": x(1.0),
             "low": x(trial.ratio_low),

@@ -42,6 +42,11 @@ def amount(number: float) -> str:
     return f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}" if abs(number) >= 0.1 else f"{number:.3g}"
 
 
+def ratio_text(ratio: float) -> str:
+    """An end of an interval; two pairs that differ much leave it open."""
+    return f"{ratio:.2f}" if ratio < 1000 else "..."
+
+
 def gigabytes(num_bytes: float) -> str:
     """In units of 2^30 bytes, without the unit."""
     return f"{num_bytes / (1 << 30):,.2f}"
@@ -90,7 +95,7 @@ def tuned_ratio(profile: Profile, lang: str) -> str:
     if trial is None or trial.changes != profile.tuned:
         return ""
     text = words(lang).LINES["tuned_ratio"]
-    return str(text.format(ratio=trial.ratio, low=trial.ratio_low, high=trial.ratio_high))
+    return str(text.format(ratio=trial.ratio, low=ratio_text(trial.ratio_low), high=ratio_text(trial.ratio_high)))
 
 
 def advice_flag(advice: Advice, profile: Profile, lang: str) -> str:

@@ -125,8 +125,8 @@ def _trials(profile: Profile, lang: str) -> Iterator[str]:
         yield "  " + texts["trial"].format(
             changes=say.trial_changes(trial, lang),
             ratio=trial.ratio,
-            low=trial.ratio_low,
-            high=trial.ratio_high,
+            low=say.ratio_text(trial.ratio_low),
+            high=say.ratio_text(trial.ratio_high),
             steps=amount(trial.steps_per_second),
             outcome=say.trial_outcome(trial, lang),
         )

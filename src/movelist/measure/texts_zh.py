@@ -7,9 +7,9 @@ VERDICTS = {
     "waiting": "GPU 有 {share:.0%} 的时间无事可做：每次更新，主机都多等了它 {waits:,.0f} 次。",
     "feeding": "GPU 有 {share:.0%} 的时间无事可做：每次运算都太小，主机来不及派活。",
     "copying": "设备忙碌的时间里，{share:.0%} 花在主机与设备之间的拷贝上。",
-    "small": "时间都耗在大量的小运算上：更新只达到这台设备矩阵乘法速度的 {efficiency:.0%}。",
+    "small": "时间都耗在大量的小运算上：更新只达到这台设备矩阵乘法速度的 {efficiency:.1%}。",
     "computing": "时间花在了该花的地方，也就是计算：每秒 {steps:,.0f} 步，更新达到这台设备矩阵乘法速度的 "
-    "{efficiency:.0%}。",
+    "{efficiency:.1%}。",
 }
 
 WARNINGS = {
@@ -37,12 +37,12 @@ ADVICE = {
     "few_episodes": "每次更新只有 {episodes:,.0f} 局，梯度噪声大，网络调用也太小",
     "few_minibatches": "每轮只有 {count} 个小批次；局数多了，每次更新至少能学 4 步",
     "small_batch": "每批 {batch:,} 步，运算太小；批次大了，开销和其中不同的动作由更多步分摊（现在达到矩阵乘法速度的 "
-    "{efficiency:.0%}）",
+    "{efficiency:.1%}）",
     "cut_batches": "动作列表太长，批次从 {wanted:,.0f} 步被切成了 {steps:,.0f} 步",
     "no_amp": "设备 {share:.0%} 的时间在算网络主干，这块 GPU 用 {dtype} 算得更快",
     "no_compile_gpu": "小运算太多，主机来不及派活；合成一张图后运算就少了（第一次更新会慢一些）",
     "no_compile_cpu": "网络宽度只有 {hidden}，运算很小；合成一张图后运算就少了（第一次更新会慢一些）",
-    "too_many_threads": "{threads} 个线程分一个很小的矩阵乘法，大多在互相等（现在达到矩阵乘法速度的 {efficiency:.0%}）",
+    "too_many_threads": "{threads} 个线程分一个很小的矩阵乘法，大多在互相等（现在达到矩阵乘法速度的 {efficiency:.1%}）",
     "too_few_threads": "{cores} 个核只用了 {threads} 个线程，而网络够宽，用得上更多",
     "tight_memory": "显存满过 {count:,.0f} 次；把批次切小，结果不变",
     "fragmented": "分配器占着的显存里，有 {share:.0%} 连峰值时也用不上",
@@ -109,7 +109,7 @@ LINES = {
     "not_tried": "还没试过，movelist profile --tune 会去试",
     "convert": "movelist convert {data} --out store，再用 --data store",
     "tuned": "合在一起：{flags}{ratio}",
-    "tuned_ratio": "（实测快到 {ratio:.2f} 倍，{low:.2f} 到 {high:.2f}）",
+    "tuned_ratio": "（实测快到 {ratio:.2f} 倍，{low} 到 {high}）",
     "source": "{source}；{updates} 次更新，每次 {episodes} 局、{steps} 步、{seconds} 秒（+/- {spread:.0%}）",
     "speed": "每秒 {steps} 步，每秒 {actions} 个合法动作",
     "halves": "采集占 {rollout:.0%}（{rollout_seconds} 秒），更新占 {update:.0%}（{update_seconds} 秒）",
@@ -121,7 +121,7 @@ LINES = {
     "compute_share": "计算内核占设备时间的 {share:.1%}",
     "efficiency": "效率：按公式每次更新要 {flops} Gflop，实际每秒 {rate} Gflop；这个宽度的矩阵乘法在这里每秒 "
     "{matmul} Gflop，"
-    "所以是 {efficiency:.0%}",
+    "所以是 {efficiency:.1%}",
     "waits": "等待：每次更新 {count} 次，其中必需的 {known} 次",
     "waits_rehearsed": "等待：在 GPU 上每次更新会有 {count} 次，其中必需的 {known} 次（根据程序的写法判断）",
     "waits_rollout": "另外，采集时读取 {count} 次：每次网络调用都要取回它的选择",
@@ -150,7 +150,7 @@ LINES = {
     "unknown": "-",
     "per_sample": "同样这些步，更新每秒 {ours} 步；逐步调用网络、逐位编码每秒 {base} 步：{ratio} 倍",
     "trials": "试过的改动，与原设置轮流运行：",
-    "trial": "{changes}：{ratio:.2f} 倍（{low:.2f} 到 {high:.2f}），每秒 {steps} 步，{outcome}",
+    "trial": "{changes}：{ratio:.2f} 倍（{low} 到 {high}），每秒 {steps} 步，{outcome}",
     "helped": "有效",
     "hurt": "变慢",
     "within": "差别没有超出波动",
