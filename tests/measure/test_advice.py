@@ -1,10 +1,11 @@
 """The rules one by one: a profile that calls for a rule, one that just does not, and what trials say about it."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from movelist.measure import advice, texts_en
+from movelist.measure import advice, sentences, texts_en
 from movelist.measure.findings import Trial
 from profiles import cpu_profile, gpu_profile, spans
 
@@ -82,6 +83,8 @@ def test_each_rule_speaks_where_it_should_and_only_there(kind, flag, value, prof
     assert set(found) == {flag}
     assert (found[flag].kind, found[flag].value, found[flag].ratio) == (kind, value, None)
     assert given(not_quite) == {}
+    for lang in ("en", "zh"):  # the sentence finds its numbers
+        assert re.search(r"\d", sentences.advice_reason(found[flag], lang)) or kind == "no_compile_gpu"
 
 
 def test_every_kind_of_advice_has_its_example():
@@ -95,6 +98,9 @@ def test_a_slow_game_asks_for_workers_where_the_settings_know_them():
     known.settings["rollout_workers"] = 0
     found = given(known)["rollout_workers"]
     assert (found.kind, found.value) == ("slow_game", 7)
+    few = cpu_profile(shares={"game": 0.5}, timing={"rollout_seconds": 6.0}, settings={"num_games": 4})
+    few.settings["rollout_workers"] = 0
+    assert given(few)["rollout_workers"].value == 4  # each needs a game of its own
     known.settings["rollout_workers"] = 4
     assert given(known) == {}
 
@@ -113,6 +119,12 @@ def test_the_deliberately_slow_setting_is_told_to_play_more_games_at_once():
     found = given(cpu_profile(settings={"batch_size": 16, "num_games": 1}, timing={"rollout_seconds": 6.0},
                               shapes={"states_in_call": 1.0}))  # fmt: skip
     assert found["num_games"].value == 256
+
+
+def test_mixed_precision_is_advised_on_a_processor_that_multiplies_bfloat16_if_layers_are_wide():
+    found = given(cpu_profile(machine={"amp": "bfloat16"}))["use_amp"]
+    assert (found.kind, found.value, found.numbers["share"]) == ("no_amp", True, pytest.approx(0.75))
+    assert given(cpu_profile(machine={"amp": "bfloat16"}, settings={"hidden_dim": 128})) == {}
 
 
 def test_mixed_precision_is_no_advice_without_work_for_it():

@@ -166,7 +166,8 @@ def slow_game(profile: Profile) -> Advice | None:
     part, workers = verdict.share(profile, "game"), profile.settings.get("rollout_workers", 1)
     if "rollout_workers" not in profile.settings or (workers or 0) > 1 or part < GAME_ITSELF:
         return None
-    free = min(profile.machine.cores - 1, MOST_WORKERS)
+    settings = profile.settings
+    free = min(profile.machine.cores - 1, MOST_WORKERS, settings["num_games"], settings["update_frequency"])
     if free < 2:
         return None
     numbers: dict[str, float | str] = {"share": part, "cores": profile.machine.cores}
@@ -226,14 +227,22 @@ def cut_batches(profile: Profile) -> Advice | None:
 
 def no_amp(profile: Profile) -> Advice | None:
     """Products in 16 bits where the device has units for them and is busy with products."""
-    if profile.settings["use_amp"] or profile.machine.amp is None or verdict.gpu_is_idle(profile):
+    if profile.settings["use_amp"] or not verdict.amp_pays(profile) or verdict.gpu_is_idle(profile):
         return None
+    part = _products(profile)
+    if part < AMP_WORTH:
+        return None
+    numbers: dict[str, float | str] = {"dtype": profile.machine.amp or "", "share": part}
+    return Advice(kind="no_amp", flag="use_amp", value=True, numbers=numbers)
+
+
+def _products(profile: Profile) -> float:
+    """Share of the device's time in the spans with the towers' products; without a GPU the host is the device."""
+    if not verdict.has_gpu(profile):
+        return verdict.share(profile, *PRODUCTS)
     device = sum(span.device_seconds or 0.0 for span in profile.spans)
     products = sum(span.device_seconds or 0.0 for span in profile.spans if span.name in PRODUCTS)
-    if not device or products / device < AMP_WORTH:
-        return None
-    numbers: dict[str, float | str] = {"dtype": profile.machine.amp, "share": products / device}
-    return Advice(kind="no_amp", flag="use_amp", value=True, numbers=numbers)
+    return products / device if device else 0.0
 
 
 def no_compile(profile: Profile) -> Advice | None:

@@ -28,7 +28,8 @@ WARNINGS = {
     "tight": "{share:.0%} of the memory is in use: a somewhat larger batch will not fit.",
     "few_episodes": "{episodes:,.0f} episodes for an update make a noisy gradient and small network calls.",
     "few_minibatches": "{count} minibatches an epoch are few steps of learning for the games played.",
-    "amp_without_effect": "--use_amp does nothing here: mixed precision needs a GPU with units for it.",
+    "amp_without_effect": "--use_amp does nothing here: mixed precision needs a device with units for it.",
+    "amp_is_slower": "--use_amp makes layers of {hidden} slower on a CPU; it helps from {width} on.",
     "recompiles": "torch.compile made {count} graphs; up to 5 are usual. Some part of the network asks about sizes.",
     "look": 'The look "{look}" took {ratio:.1f} times the time of the plain one: take the shares it found with care.',
     "uneven": "The updates' seconds differ by {spread:.0%}: something else uses this machine, or lengths of games "
@@ -47,7 +48,8 @@ ADVICE = {
     "small_batch": "batches of {batch:,} steps are small operations; larger ones share their cost, and their different "
     "actions, among more steps (now at {efficiency:.1%} of the matrix product rate)",
     "cut_batches": "batches are cut to {steps:,.0f} steps of {wanted:,.0f}, because their lists are long",
-    "no_amp": "{share:.0%} of the device's time is in the network's towers, which this GPU computes faster in {dtype}",
+    "no_amp": "{share:.0%} of the device's time is in the network's towers, which this device computes faster in "
+    "{dtype}",
     "no_compile_gpu": "the host cannot hand out small operations fast enough; one graph has fewer (the first update "
     "takes longer)",
     "no_compile_cpu": "layers of {hidden} are narrow, so operations are small; one graph has fewer (the first update "

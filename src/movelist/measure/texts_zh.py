@@ -22,7 +22,8 @@ WARNINGS = {
     "tight": "内存已用 {share:.0%}，批次再大一些就放不下了。",
     "few_episodes": "每次更新只有 {episodes:,.0f} 局，梯度噪声大，网络调用也太小。",
     "few_minibatches": "每轮只有 {count} 个小批次，打了这么多局，却只学了这么几步。",
-    "amp_without_effect": "--use_amp 在这里不起作用：混合精度需要带相应单元的 GPU。",
+    "amp_without_effect": "--use_amp 在这里不起作用：混合精度需要带相应单元的设备。",
+    "amp_is_slower": "在 CPU 上，--use_amp 会让宽度 {hidden} 的网络变慢；宽度 {width} 起才有用。",
     "recompiles": "torch.compile 生成了 {count} 个图，通常不超过 5 个：网络里有某处依赖张量的大小。",
     "look": "“{look}”这一遍用时是普通计时的 {ratio:.1f} 倍，它给出的占比要打折看。",
     "uneven": "各次更新的用时相差 {spread:.0%}：有别的程序在抢这台机器，或者每局长短不一。",
@@ -39,7 +40,7 @@ ADVICE = {
     "small_batch": "每批 {batch:,} 步，运算太小；批次大了，开销和其中不同的动作由更多步分摊（现在达到矩阵乘法速度的 "
     "{efficiency:.1%}）",
     "cut_batches": "动作列表太长，批次从 {wanted:,.0f} 步被切成了 {steps:,.0f} 步",
-    "no_amp": "设备 {share:.0%} 的时间在算网络主干，这块 GPU 用 {dtype} 算得更快",
+    "no_amp": "设备 {share:.0%} 的时间在算网络主干，这台设备用 {dtype} 算得更快",
     "no_compile_gpu": "小运算太多，主机来不及派活；合成一张图后运算就少了（第一次更新会慢一些）",
     "no_compile_cpu": "网络宽度只有 {hidden}，运算很小；合成一张图后运算就少了（第一次更新会慢一些）",
     "too_many_threads": "{threads} 个线程分一个很小的矩阵乘法，大多在互相等（现在达到矩阵乘法速度的 {efficiency:.1%}）",
