@@ -1,8 +1,11 @@
 """The rules one by one: a profile that calls for a rule, one that just does not, and what trials say about it."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
-from movelist.measure import advice, texts_en
+from movelist.measure import advice, sentences, texts_en
 from movelist.measure.findings import Trial
 from profiles import cpu_profile, gpu_profile, spans
 
@@ -59,7 +62,7 @@ CASES = [
     ("fragmented", "empty_cache_every", 10,
      gpu_profile(memory={"reserved": 20 << 30, "peak_allocated": 12 << 30}),
      gpu_profile(memory={"reserved": 10 << 30, "peak_allocated": 6 << 30})),
-    ("slow_logging", "save_every", 10,
+    ("often_saved", "save_every", 10,
      cpu_profile(shares={"logging": 0.05}, settings={"save_every": 1}),
      cpu_profile(shares={"logging": 0.05})),
 ]  # fmt: skip
@@ -80,6 +83,8 @@ def test_each_rule_speaks_where_it_should_and_only_there(kind, flag, value, prof
     assert set(found) == {flag}
     assert (found[flag].kind, found[flag].value, found[flag].ratio) == (kind, value, None)
     assert given(not_quite) == {}
+    for lang in ("en", "zh"):  # the sentence finds its numbers
+        assert re.search(r"\d", sentences.advice_reason(found[flag], lang)) or kind == "no_compile_gpu"
 
 
 def test_every_kind_of_advice_has_its_example():
@@ -93,6 +98,9 @@ def test_a_slow_game_asks_for_workers_where_the_settings_know_them():
     known.settings["rollout_workers"] = 0
     found = given(known)["rollout_workers"]
     assert (found.kind, found.value) == ("slow_game", 7)
+    few = cpu_profile(shares={"game": 0.5}, timing={"rollout_seconds": 6.0}, settings={"num_games": 4})
+    few.settings["rollout_workers"] = 0
+    assert given(few)["rollout_workers"].value == 4  # each needs a game of its own
     known.settings["rollout_workers"] = 4
     assert given(known) == {}
 
@@ -111,6 +119,12 @@ def test_the_deliberately_slow_setting_is_told_to_play_more_games_at_once():
     found = given(cpu_profile(settings={"batch_size": 16, "num_games": 1}, timing={"rollout_seconds": 6.0},
                               shapes={"states_in_call": 1.0}))  # fmt: skip
     assert found["num_games"].value == 256
+
+
+def test_mixed_precision_is_advised_on_a_processor_that_multiplies_bfloat16_if_layers_are_wide():
+    found = given(cpu_profile(machine={"amp": "bfloat16"}))["use_amp"]
+    assert (found.kind, found.value, found.numbers["share"]) == ("no_amp", True, pytest.approx(0.75))
+    assert given(cpu_profile(machine={"amp": "bfloat16"}, settings={"hidden_dim": 128})) == {}
 
 
 def test_mixed_precision_is_no_advice_without_work_for_it():
@@ -157,9 +171,56 @@ def test_the_better_of_two_tried_values_stays():
     assert (found.value, found.ratio) == (512, 2.0)
 
 
-def test_a_trial_of_several_changes_proves_none_of_them():
+def test_a_change_of_several_settings_that_helped_is_one_piece_of_advice():
     (found,) = advice.advise(slow(trial({"batch_size": 1024, "num_games": 512}, 5.0)))
-    assert (found.value, found.ratio) == (1024, None)
+    assert (found.kind, found.changes, found.ratio) == ("tried", {"batch_size": 1024, "num_games": 512}, 5.0)
+    (found,) = advice.advise(slow(trial({"batch_size": 1024, "num_games": 512}, 0.5)))
+    assert (found.kind, found.changes, found.ratio) == ("small_batch", {"batch_size": 1024}, None)
+
+
+def test_more_games_come_with_an_update_that_asks_for_them():
+    playing = {"timing": {"rollout_seconds": 6.0, "episodes": 160}, "shapes": {"states_in_call": 1.0}}
+    together = {"num_games": 256, "update_frequency": 256}
+    (found,) = advice.advise(cpu_profile(settings={"num_games": 1, "update_frequency": 16}, **playing))
+    assert (found.kind, found.changes, found.ratio) == ("few_games", together, None)
+    tried = cpu_profile(settings={"num_games": 1, "update_frequency": 16}, trials=[trial(together, 7.0)], **playing)
+    (found,) = advice.advise(tried)
+    assert (found.kind, found.changes, found.ratio) == ("few_games", together, 7.0)
+
+
+def on_top(changes, ratio, **against):
+    return replace(trial(changes, ratio), against=against)
+
+
+def test_what_helped_only_on_top_of_another_change_says_so():
+    trials = [trial({"batch_size": 1024}, 1.0), on_top({"batch_size": 1024}, 1.6, num_games=256, use_amp=True)]
+    (found,) = advice.advise(slow(*trials))
+    assert (found.kind, found.value, found.ratio) == ("small_batch", 1024, 1.6)
+    assert found.numbers["on_top"] == "--num_games 256 --use_amp"
+
+
+def test_what_helped_alone_is_quoted_alone():
+    trials = [trial({"batch_size": 1024}, 1.5), on_top({"batch_size": 1024}, 2.6, num_games=256)]
+    (found,) = advice.advise(slow(*trials))
+    assert (found.ratio, "on_top" in found.numbers) == (1.5, False)
+
+
+def test_all_that_tune_kept_is_no_further_suggestion():
+    kept = {"batch_size": 1024, "num_threads": 4}
+    profile = slow(trial({"batch_size": 1024}, 2.0), trial({"num_threads": 4}, 1.2), trial(kept, 2.4))
+    assert [item.changes for item in advice.advise(replace(profile, tuned=kept))] == [
+        {"batch_size": 1024},
+        {"num_threads": 4},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "text"),
+    [("batch_size", 64, "--batch_size 64"), ("use_amp", True, "--use_amp"), ("tensorboard", False, "--no-tensorboard"),
+     ("normalize_advantage", False, "--no-normalize-advantage")],
+)  # fmt: skip
+def test_settings_are_written_as_they_are_typed(flag, value, text):
+    assert advice.flag_text(flag, value) == text
 
 
 def test_what_no_rule_thought_of_and_helped_is_advice():

@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -185,13 +186,21 @@ def test_a_device_bar_stands_below_where_there_is_a_device():
 def test_trials_are_drawn_on_one_axis():
     text = report(full_profile())
     lines = re.findall(r'<line class="(\w+)" x1="([\d.]+)" x2="([\d.]+)"', text)
-    # From 0 to 1.05 times the highest end, 1.5.
-    scale = 1000 / (1.05 * 1.5)
+    # From the lowest end, 0.4, to the highest, 1.5, each with a twentieth to spare; logarithms.
+    first, last = math.log(0.4 / 1.05), math.log(1.5 * 1.05)
     expected = [("one", 1, 1), ("spread", 1.3, 1.5), ("middle", 1.4, 1.4)]
     expected += [("one", 1, 1), ("spread", 0.4, 0.6), ("middle", 0.5, 0.5)]
     assert [name for name, _, _ in lines] == [name for name, _, _ in expected]
     for (_, x1, x2), (_, low, high) in zip(lines, expected, strict=True):
-        assert (float(x1), float(x2)) == pytest.approx((low * scale, high * scale), abs=0.06)
+        right = [1000 * (math.log(end) - first) / (last - first) for end in (low, high)]
+        assert [float(x1), float(x2)] == pytest.approx(right, abs=0.06)
+
+
+def test_an_interval_without_end_stays_in_its_picture():
+    endless = Trial(changes={"lr": 1.0}, steps_per_second=1.0, ratio=2.0, ratio_low=0.0, ratio_high=1e300, runs=2)
+    text = report(gpu_profile(trials=[endless]))
+    assert re.search(r'class="spread" x1="([\d.]+)" x2="([\d.]+)"', text).groups() == ("0.0", "1000.0")
+    assert "0.00 - ..." in text
 
 
 def test_before_and_after_stand_in_the_page_only_if_there_are_two():

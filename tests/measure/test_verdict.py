@@ -1,10 +1,11 @@
 """What findings mean: the limit, the warnings and the goals, each on a profile with exactly that wrong."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from movelist.measure import verdict
+from movelist.measure import sentences, verdict
 from movelist.measure.findings import Copies, Look, PerSample
 from profiles import cpu_profile, gpu_profile, wait
 
@@ -31,6 +32,8 @@ def test_a_good_profile_is_computing_and_warns_of_nothing():
 )
 def test_the_limit(kind, profile):
     assert verdict.limit(profile).kind == kind
+    for lang in ("en", "zh"):  # the sentence finds its numbers
+        assert re.search(r"\d%", sentences.verdict_text(profile, lang))
 
 
 def test_loading_and_playing_come_before_whatever_the_update_is_like():
@@ -71,6 +74,8 @@ def test_a_gpu_that_is_used_but_hardly_computes_is_called_idle():
         ("few_minibatches", {"count": 3}, cpu_profile(settings={"batch_size": 4096, "gradient_accumulation_steps": 1},
                                                       timing={"steps": 90_000})),
         ("amp_without_effect", {}, cpu_profile(settings={"use_amp": True})),
+        ("amp_is_slower", {"hidden": 128, "width": 256},
+         cpu_profile(settings={"use_amp": True, "hidden_dim": 128}, machine={"amp": "bfloat16"})),
         ("recompiles", {"count": 6}, cpu_profile(shapes={"recompiles": 6})),
         ("look", {"look": "spans", "ratio": 1.3}, cpu_profile(looks=[Look(name="spans", seconds=1.3, updates=1,
                                                                          ratio=1.3)])),
@@ -80,6 +85,9 @@ def test_a_gpu_that_is_used_but_hardly_computes_is_called_idle():
 def test_each_warning_alone(kind, numbers, profile):
     (found,) = verdict.warnings(profile)
     assert (found.kind, found.numbers) == (kind, pytest.approx(numbers) if kind != "look" else numbers)
+    for lang in ("en", "zh"):
+        (said,) = sentences.warning_texts(profile, lang)
+        assert len(re.findall(r"\d", said)) >= len(numbers) - (kind == "look")
 
 
 def test_waits_beyond_the_needed_ones_are_counted_and_the_worst_is_named():
@@ -143,3 +151,9 @@ def test_copies_are_judged_only_where_there_are_any():
     assert gpu_profile(copies=None).copies is None
     assert isinstance(gpu_profile().copies, Copies)
     assert verdict.criteria(gpu_profile(copies=None))[2].outcome == "absent"
+
+
+def test_only_looks_whose_seconds_are_shown_are_warned_of():
+    looks = [Look(name=name, seconds=9.0, updates=1, ratio=9.0) for name in ("trace", "waits")]
+    assert kinds(cpu_profile(looks=looks)) == []
+    assert kinds(gpu_profile(looks=looks)) == ["look"]  # the copies come from the trace there

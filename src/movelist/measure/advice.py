@@ -6,8 +6,9 @@ reason. A rule that was tried and did not help is not given; one that was not tr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from movelist.measure import verdict
 from movelist.measure.findings import Advice, Profile, Trial
@@ -29,8 +30,7 @@ NARROW = 64  # on a CPU torch.compile gained a tenth at this width and nothing a
 WIDE = 256  # from here on a layer's product is large enough to be shared among cores
 THREADS_WASTED = 0.1  # of the matrix product rate: several threads mostly wait for each other
 CUT = 0.75  # of the batch asked for: below it --max_actions_per_minibatch cuts batches
-LOGGING_TO_MEND = 0.05
-ENOUGH_UPDATES = 10  # between checkpoints
+LOGGING_TO_MEND, SAVE_EVERY = 0.05, 10  # the default
 CACHE_EVERY = 10  # updates: giving back costs a wait and all that is then asked for again
 PRODUCTS = ("forward", "backward")
 
@@ -46,45 +46,73 @@ def advise(profile: Profile) -> list[Advice]:
     Returns:
         At most one piece of advice for each flag.
     """
-    trials = _latest(profile.trials)
-    found: dict[str, Advice] = {}
-    for rule in RULES:
-        advice = rule(profile)
-        if advice is None or advice.flag in found or advice.value == profile.settings.get(advice.flag):
-            continue
-        judged = _judged(advice, trials)
-        if judged is not None:
-            found[advice.flag] = judged
-    for trial in trials:
-        _add_tried(found, trial)
-    return sorted(found.values(), key=lambda advice: -(advice.ratio or 0.0))  # stable: the rest in the rules' order
+    found = [advice for rule in RULES if (advice := rule(profile)) and not _is_so(profile, advice)]
+    judged = [said for advice in found if (said := _judged(advice, profile.trials))]
+    known = [advice.changes for advice in found]
+    judged += [_tried(trial) for trial in _further(profile) if trial.changes not in known]
+    given: list[Advice] = []
+    for advice in sorted(judged, key=lambda advice: -(advice.ratio or 0.0)):  # stable: the rest in the rules' order
+        if not any(set(advice.changes) & set(other.changes) for other in given):
+            given.append(advice)
+    return given
 
 
-def _latest(trials: list[Trial]) -> list[Trial]:
-    """The last trial of each change: the later one was made on what is there now."""
-    return [
-        trial
-        for number, trial in enumerate(trials)
-        if not any(later.changes == trial.changes for later in trials[number + 1 :])
-    ]
+def _is_so(profile: Profile, advice: Advice) -> bool:
+    return all(profile.settings.get(flag) == value for flag, value in advice.changes.items())
 
 
 def _judged(advice: Advice, trials: list[Trial]) -> Advice | None:
-    """What a trial of this very change said: the advice with its ratio, or None if it did not help."""
-    same = [trial for trial in trials if trial.changes == {advice.flag: advice.value}]
+    """What trials of this very change said: the advice with its ratio, or None if it did not help."""
+    same = [trial for trial in trials if trial.changes == advice.changes]
     if not same:
         return advice
-    return replace(advice, ratio=same[0].ratio) if same[0].helped else None
+    best = _what_counts(same)
+    if not best.helped:
+        return None
+    return replace(advice, ratio=best.ratio, numbers={**advice.numbers, **_on_top(best)})
 
 
-def _add_tried(found: dict[str, Advice], trial: Trial) -> None:
-    """A single change that helped is advice, whether a rule thought of it or not; the better value of a flag stays."""
-    if len(trial.changes) != 1 or not trial.helped:
-        return
-    ((flag, value),) = trial.changes.items()
-    before = found.get(flag)
-    if before is None or (before.ratio or 0.0) < trial.ratio:
-        found[flag] = Advice(kind="tried", flag=flag, value=value, numbers={}, ratio=trial.ratio)
+def _what_counts(same: list[Trial]) -> Trial:
+    """Of several trials of one change: the last one alone, or the last one on top of others if only that helped."""
+    alone = [trial for trial in same if not trial.against]
+    on_top = [trial for trial in same if trial.against and trial.helped]
+    if alone and (alone[-1].helped or not on_top):
+        return alone[-1]
+    return on_top[-1] if on_top else same[-1]
+
+
+def _on_top(trial: Trial) -> dict[str, float | str]:
+    return {"on_top": " ".join(flag_texts(trial.against))} if trial.against else {}
+
+
+def _further(profile: Profile) -> list[Trial]:
+    """For each change that was tried and helped, the trial that counts; all that --tune kept is shown by itself."""
+    counting = []
+    for number, trial in enumerate(profile.trials):
+        same = [other for other in profile.trials if other.changes == trial.changes]
+        is_first = all(other.changes != trial.changes for other in profile.trials[:number])
+        is_proof = trial.changes == profile.tuned and len(trial.changes) > 1 and len(same) == 1
+        if is_first and not is_proof and _what_counts(same).helped:
+            counting.append(_what_counts(same))
+    return counting
+
+
+def _tried(trial: Trial) -> Advice:
+    """A change that helped is advice, whether a rule thought of it or not."""
+    (flag, value), *more = trial.changes.items()
+    return Advice(kind="tried", flag=flag, value=value, numbers=_on_top(trial), ratio=trial.ratio, more=dict(more))
+
+
+def flag_text(flag: str, value: Any) -> str:
+    """A setting as it is typed."""
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag.replace('_', '-')}"
+    return f"--{flag} {value}"
+
+
+def flag_texts(changes: Mapping[str, Any]) -> list[str]:
+    """Several of them."""
+    return [flag_text(flag, value) for flag, value in changes.items()]
 
 
 def _power_of_two(number: float) -> int:
@@ -113,25 +141,24 @@ def _games_at_once(profile: Profile) -> int:
 
 
 def few_games(profile: Profile) -> Advice | None:
-    """More games at once put more states into each network call."""
+    """More games at once put more states into each network call; an update has to ask for as many."""
     settings, goal = profile.settings, _games_at_once(profile)
     if not _is_slow_to_play(profile) or settings["num_games"] >= goal:
         return None
-    return Advice(
-        kind="few_games", flag="num_games", value=goal,
-        numbers={"states": profile.shapes.states_in_call, "share": verdict.rollout_share(profile)},
-    )  # fmt: skip
+    more = {"update_frequency": goal} if settings["update_frequency"] < goal else {}
+    return Advice(kind="few_games", flag="num_games", value=goal, numbers=_calls(profile), more=more)
 
 
 def small_calls(profile: Profile) -> Advice | None:
     """No more games than --update_frequency run at once, so it bounds the network calls, too."""
     settings, goal = profile.settings, _games_at_once(profile)
-    if not _is_slow_to_play(profile) or settings["update_frequency"] >= goal:
+    if not _is_slow_to_play(profile) or settings["update_frequency"] >= goal or settings["num_games"] < goal:
         return None
-    return Advice(
-        kind="small_calls", flag="update_frequency", value=goal,
-        numbers={"states": profile.shapes.states_in_call, "share": verdict.rollout_share(profile)},
-    )  # fmt: skip
+    return Advice(kind="small_calls", flag="update_frequency", value=goal, numbers=_calls(profile))
+
+
+def _calls(profile: Profile) -> dict[str, float | str]:
+    return {"states": profile.shapes.states_in_call, "share": verdict.rollout_share(profile)}
 
 
 def slow_game(profile: Profile) -> Advice | None:
@@ -139,7 +166,8 @@ def slow_game(profile: Profile) -> Advice | None:
     part, workers = verdict.share(profile, "game"), profile.settings.get("rollout_workers", 1)
     if "rollout_workers" not in profile.settings or (workers or 0) > 1 or part < GAME_ITSELF:
         return None
-    free = min(profile.machine.cores - 1, MOST_WORKERS)
+    settings = profile.settings
+    free = min(profile.machine.cores - 1, MOST_WORKERS, settings["num_games"], settings["update_frequency"])
     if free < 2:
         return None
     numbers: dict[str, float | str] = {"share": part, "cores": profile.machine.cores}
@@ -199,14 +227,22 @@ def cut_batches(profile: Profile) -> Advice | None:
 
 def no_amp(profile: Profile) -> Advice | None:
     """Products in 16 bits where the device has units for them and is busy with products."""
-    if profile.settings["use_amp"] or profile.machine.amp is None or verdict.gpu_is_idle(profile):
+    if profile.settings["use_amp"] or not verdict.amp_pays(profile) or verdict.gpu_is_idle(profile):
         return None
+    part = _products(profile)
+    if part < AMP_WORTH:
+        return None
+    numbers: dict[str, float | str] = {"dtype": profile.machine.amp or "", "share": part}
+    return Advice(kind="no_amp", flag="use_amp", value=True, numbers=numbers)
+
+
+def _products(profile: Profile) -> float:
+    """Share of the device's time in the spans with the towers' products; without a GPU the host is the device."""
+    if not verdict.has_gpu(profile):
+        return verdict.share(profile, *PRODUCTS)
     device = sum(span.device_seconds or 0.0 for span in profile.spans)
     products = sum(span.device_seconds or 0.0 for span in profile.spans if span.name in PRODUCTS)
-    if not device or products / device < AMP_WORTH:
-        return None
-    numbers: dict[str, float | str] = {"dtype": profile.machine.amp, "share": products / device}
-    return Advice(kind="no_amp", flag="use_amp", value=True, numbers=numbers)
+    return products / device if device else 0.0
 
 
 def no_compile(profile: Profile) -> Advice | None:
@@ -267,22 +303,22 @@ def fragmented(profile: Profile) -> Advice | None:
     return Advice(kind="fragmented", flag="empty_cache_every", value=CACHE_EVERY, numbers=numbers)
 
 
-def slow_logging(profile: Profile) -> Advice | None:
-    """Checkpoints more often than anybody needs them."""
-    part = verdict.share(profile, "logging")
-    if profile.settings["save_every"] >= ENOUGH_UPDATES or part < LOGGING_TO_MEND:
+def often_saved(profile: Profile) -> Advice | None:
+    """A checkpoint every few updates, where updates are short."""
+    part, every = verdict.share(profile, "logging"), profile.settings["save_every"]
+    if every >= SAVE_EVERY or part < LOGGING_TO_MEND:
         return None
-    return Advice(kind="slow_logging", flag="save_every", value=ENOUGH_UPDATES, numbers={"share": part})
+    return Advice(kind="often_saved", flag="save_every", value=SAVE_EVERY, numbers={"share": part, "every": every})
 
 
 RULES: tuple[Rule, ...] = (
     loading,
     few_games,
-    few_episodes,  # before those that ask for more of the same flag
+    few_episodes,
     small_calls,
     slow_game,
     few_minibatches,
-    tight_memory,  # before the one that asks for less of its flag
+    tight_memory,
     small_batch,
     cut_batches,
     no_amp,
@@ -290,5 +326,5 @@ RULES: tuple[Rule, ...] = (
     too_many_threads,
     too_few_threads,
     fragmented,
-    slow_logging,
+    often_saved,
 )

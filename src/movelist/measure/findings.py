@@ -248,6 +248,14 @@ class Advice:
     ratio: float | None = None
     """What it did when it was tried; None: not tried."""
 
+    more: dict[str, Any] = field(default_factory=dict)
+    """Settings that are changed along with it: more games at once need an update that asks for them."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """All of it."""
+        return {self.flag: self.value, **self.more}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:

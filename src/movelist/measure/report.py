@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +15,13 @@ from markupsafe import Markup
 from movelist.data.whole_file import write_whole
 from movelist.measure import sentences as say
 from movelist.measure import verdict
+from movelist.measure.advice import flag_texts
 from movelist.measure.compare import Comparison, Row, compare
 from movelist.measure.findings import SPANS, Profile
 from movelist.measure.sentences import amount, words
 
 TEMPLATES = Path(__file__).parent / "templates"
+FARTHEST = 100.0  # times: an interval of two pairs may have no end at all
 WIDE = 1000.0  # the inner width of pictures; the page stretches them
 # A higher figure is good news for these, bad news for times, waits and memory.
 HIGHER_IS_BETTER = ("steps_per_second", "episodes_per_second", "actions_per_second")
@@ -106,11 +109,12 @@ def _sentences(profile: Profile, lang: str) -> dict[str, Any]:
         "source": say.source_text(profile, lang),
         "halves": say.halves_text(profile, lang),
         "waits": say.waits_text(profile, lang),
+        "rollout": say.rollout_waits_text(profile, lang),
         "unseen": say.unseen_texts(profile, lang),
         "shapes": list(say.shape_texts(profile, lang)),
         "device": [*say.device_texts(profile, lang), *say.memory_texts(profile, lang), say.looks_text(profile, lang)],
         "machine": say.machine_text(profile, lang),
-        "tuned": say.flag_texts(profile.tuned or {}),
+        "tuned": flag_texts(profile.tuned or {}),
         "tuned_ratio": say.tuned_ratio(profile, lang),
     }
 
@@ -248,17 +252,19 @@ def _histogram(profile: Profile) -> list[dict[str, Any]]:
 
 
 def _trials(profile: Profile, lang: str) -> list[dict[str, Any]]:
-    """Each trial with its interval on one axis, from 0 to a little above the highest."""
-    top = 1.05 * max((max(trial.ratio_high, 1.0) for trial in profile.trials), default=1.0)
+    """Each trial with its interval on one logarithmic axis, on which twice and half as fast are equally far from 1."""
+    ends = [1.0, *(end for trial in profile.trials for end in (trial.ratio_low, trial.ratio_high))]
+    low, high = max(min(ends), 1 / FARTHEST) / 1.05, min(max(ends), FARTHEST) * 1.05
 
     def x(ratio: float) -> str:
-        return f"{WIDE * ratio / top:.1f}"
+        return f"{WIDE * math.log(min(max(ratio, low), high) / low) / math.log(high / low):.1f}"
 
     return [
         {
-            "changes": say.flag_texts(trial.changes),
+            "changes": flag_texts(trial.changes),
+            "on_top": flag_texts(trial.against),
             "ratio": f"{trial.ratio:.2f}",
-            "spread": f"{trial.ratio_low:.2f} - {trial.ratio_high:.2f}",
+            "spread": " - ".join(map(say.ratio_text, (trial.ratio_low, trial.ratio_high))),
             "steps": amount(trial.steps_per_second),
             "one": x(1.0),
             "low": x(trial.ratio_low),

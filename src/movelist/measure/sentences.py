@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 from movelist.core.errors import SettingsError
 from movelist.measure import texts_en, texts_zh, verdict
+from movelist.measure.advice import flag_texts
 from movelist.measure.compare import Comparison, Row
 from movelist.measure.findings import Advice, Profile, Trial, WaitPlace
 
@@ -39,6 +40,11 @@ def amount(number: float) -> str:
     if abs(number) >= 100 or number == int(number):
         return f"{number:,.0f}"
     return f"{number:.1f}" if abs(number) >= 10 else f"{number:.2f}" if abs(number) >= 0.1 else f"{number:.3g}"
+
+
+def ratio_text(ratio: float) -> str:
+    """An end of an interval; two pairs that differ much leave it open."""
+    return f"{ratio:.2f}" if ratio < 1000 else "..."
 
 
 def gigabytes(num_bytes: float) -> str:
@@ -83,31 +89,19 @@ def warning_texts(profile: Profile, lang: str) -> list[str]:
     return said
 
 
-def flag_text(flag: str, value: Any) -> str:
-    """A setting as it is typed."""
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag.replace('_', '-')}"
-    return f"--{flag} {value}"
-
-
-def flag_texts(changes: Mapping[str, Any]) -> list[str]:
-    """Several of them."""
-    return [flag_text(flag, value) for flag, value in changes.items()]
-
-
 def tuned_ratio(profile: Profile, lang: str) -> str:
     """What the settings of --tune did together, if that was their last trial; begins with a space."""
     trial = profile.trials[-1] if profile.trials else None
     if trial is None or trial.changes != profile.tuned:
         return ""
     text = words(lang).LINES["tuned_ratio"]
-    return str(text.format(ratio=trial.ratio, low=trial.ratio_low, high=trial.ratio_high))
+    return str(text.format(ratio=trial.ratio, low=ratio_text(trial.ratio_low), high=ratio_text(trial.ratio_high)))
 
 
 def advice_flag(advice: Advice, profile: Profile, lang: str) -> str:
     """What to type for a piece of advice: a flag, or the command that makes a store."""
     if advice.kind != "loading":
-        return flag_text(advice.flag, advice.value)
+        return " ".join(flag_texts(advice.changes))
     data = " ".join(f'"{path}"' if " " in str(path) else str(path) for path in profile.settings["data"])
     return str(words(lang).LINES["convert"].format(data=data))
 
@@ -120,7 +114,11 @@ def advice_reason(advice: Advice, lang: str) -> str:
 def advice_tried(advice: Advice, lang: str) -> str:
     """What it did when it was tried, or that it was not."""
     texts = words(lang).LINES
-    return str(texts["not_tried"] if advice.ratio is None else texts["tried"].format(ratio=advice.ratio))
+    if advice.ratio is None:
+        return str(texts["not_tried"])
+    if on_top := advice.numbers.get("on_top"):
+        return str(texts["tried_on_top"].format(ratio=advice.ratio, others=on_top))
+    return str(texts["tried"].format(ratio=advice.ratio))
 
 
 def detector_text(text: str, lang: str) -> str:
@@ -141,6 +139,12 @@ def criterion_value(kind: str, value: float | None, lang: str) -> str:
     if value is None:
         return str(words(lang).LINES["unknown"])
     return str(words(lang).LINES["times"].format(ratio=amount(value))) if kind == "speed_up" else f"{value:.1%}"
+
+
+def trial_changes(trial: Trial, lang: str) -> str:
+    """What was changed, and what both sides had already."""
+    changes, on_top = " ".join(flag_texts(trial.changes)), " ".join(flag_texts(trial.against))
+    return str(words(lang).LINES["on_top"].format(changes=changes, others=on_top)) if on_top else changes
 
 
 def trial_outcome(trial: Trial, lang: str) -> str:
@@ -239,10 +243,13 @@ def waits_text(profile: Profile, lang: str) -> str:
     waits = profile.waits
     known = sum(place.count for place in waits.places if place.known)
     kind = "waits_rehearsed" if waits.rehearsal else "waits"
-    texts = words(lang).LINES
-    said = str(texts[kind].format(count=amount(waits.per_update), known=amount(known)))
-    reads = sum(place.count for place in waits.rollout)
-    return said + str(texts["waits_rollout"].format(count=amount(reads))) if reads else said
+    return str(words(lang).LINES[kind].format(count=amount(waits.per_update), known=amount(known)))
+
+
+def rollout_waits_text(profile: Profile, lang: str) -> str:
+    """How often a policy's choice is read while collecting; empty where nothing is."""
+    count = sum(place.count for place in profile.waits.rollout)
+    return str(words(lang).LINES["waits_rollout"].format(count=amount(count))) if count else ""
 
 
 def place_needed(place: WaitPlace, lang: str) -> str:

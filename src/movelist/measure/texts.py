@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from movelist.measure import sentences as say
 from movelist.measure import verdict
+from movelist.measure.advice import flag_texts
 from movelist.measure.compare import Comparison
 from movelist.measure.findings import Profile
 from movelist.measure.sentences import amount, words
@@ -48,7 +49,7 @@ def _opening(profile: Profile, lang: str) -> Iterator[str]:
         said = {"flag": say.advice_flag(advice, profile, lang), "why": say.advice_reason(advice, lang)}
         yield f"  {number}. " + texts["suggestion"].format(**said, tried=say.advice_tried(advice, lang))
     if profile.tuned:
-        flags, ratio = " ".join(say.flag_texts(profile.tuned)), say.tuned_ratio(profile, lang)
+        flags, ratio = " ".join(flag_texts(profile.tuned)), say.tuned_ratio(profile, lang)
         yield "  " + texts["tuned"].format(flags=flags, ratio=ratio)
     yield ""
 
@@ -81,9 +82,12 @@ def _width(text: str) -> int:
 
 def _waits(profile: Profile, lang: str) -> Iterator[str]:
     yield say.waits_text(profile, lang)
-    for place in [*profile.waits.places, *profile.waits.rollout]:
+    for place in profile.waits.places:
         kind, needed = say.detector_text(place.kind, lang), say.place_needed(place, lang)
         yield f"  {place.file}:{place.line}  {kind}  {amount(place.count)}  {needed}  | {place.source.strip()}"
+    if rollout := say.rollout_waits_text(profile, lang):
+        yield rollout
+        yield from (f"  {place.file}:{place.line}  {amount(place.count)}" for place in profile.waits.rollout)
     if unseen := say.unseen_texts(profile, lang):
         yield words(lang).LINES["unseen"]
         yield from (f"  {text}" for text in unseen)
@@ -119,10 +123,10 @@ def _trials(profile: Profile, lang: str) -> Iterator[str]:
         yield texts["trials"]
     for trial in profile.trials:
         yield "  " + texts["trial"].format(
-            changes=" ".join(say.flag_texts(trial.changes)),
+            changes=say.trial_changes(trial, lang),
             ratio=trial.ratio,
-            low=trial.ratio_low,
-            high=trial.ratio_high,
+            low=say.ratio_text(trial.ratio_low),
+            high=say.ratio_text(trial.ratio_high),
             steps=amount(trial.steps_per_second),
             outcome=say.trial_outcome(trial, lang),
         )

@@ -5,17 +5,16 @@ VERDICTS = {
     "only wait longer.",
     "playing": "Collecting is the limit: {share:.0%} of the time is spent playing games, so a faster update would gain "
     "little.",
-    "logging": "Writing logs takes {share:.0%} of the time.",
+    "logging": "Logging and saving take {share:.0%} of the time.",
     "waiting": "The GPU has nothing to do for {share:.0%} of the time, and in each update the host waits for it "
     "{waits:,.0f} times more than it needs to.",
     "feeding": "The GPU has nothing to do for {share:.0%} of the time: its operations are small, and the host cannot "
     "hand them out fast enough.",
     "copying": "Copies between host and device take {share:.0%} of the device's busy time.",
-    "small": "The time goes into many small operations: all in all the training reaches {efficiency:.0%} of what "
-    "matrix "
-    "products reach on this device.",
-    "computing": "The time goes where it should, into computing: {steps:,.0f} steps/s, {efficiency:.0%} of this "
-    "device's matrix product rate over the whole time.",
+    "small": "The time goes into many small operations: the update reaches {efficiency:.1%} of what matrix products "
+    "reach on this device.",
+    "computing": "The time goes where it should, into computing: {steps:,.0f} steps/s, and the update reaches "
+    "{efficiency:.1%} of this device's matrix product rate.",
 }
 
 WARNINGS = {
@@ -29,7 +28,8 @@ WARNINGS = {
     "tight": "{share:.0%} of the memory is in use: a somewhat larger batch will not fit.",
     "few_episodes": "{episodes:,.0f} episodes for an update make a noisy gradient and small network calls.",
     "few_minibatches": "{count} minibatches an epoch are few steps of learning for the games played.",
-    "amp_without_effect": "--use_amp does nothing here: mixed precision needs a GPU with units for it.",
+    "amp_without_effect": "--use_amp does nothing here: mixed precision needs a device with units for it.",
+    "amp_is_slower": "--use_amp makes layers of {hidden} slower on a CPU; it helps from {width} on.",
     "recompiles": "torch.compile made {count} graphs; up to 5 are usual. Some part of the network asks about sizes.",
     "look": 'The look "{look}" took {ratio:.1f} times the time of the plain one: take the shares it found with care.',
     "uneven": "The updates' seconds differ by {spread:.0%}: something else uses this machine, or lengths of games "
@@ -46,19 +46,20 @@ ADVICE = {
     "few_episodes": "{episodes:,.0f} episodes for an update make a noisy gradient and small network calls",
     "few_minibatches": "{count} minibatches an epoch; with more episodes an update makes at least 4 steps of learning",
     "small_batch": "batches of {batch:,} steps are small operations; larger ones share their cost, and their different "
-    "actions, among more steps (now at {efficiency:.0%} of the matrix product rate)",
+    "actions, among more steps (now at {efficiency:.1%} of the matrix product rate)",
     "cut_batches": "batches are cut to {steps:,.0f} steps of {wanted:,.0f}, because their lists are long",
-    "no_amp": "{share:.0%} of the device's time is in the network's towers, which this GPU computes faster in {dtype}",
+    "no_amp": "{share:.0%} of the device's time is in the network's towers, which this device computes faster in "
+    "{dtype}",
     "no_compile_gpu": "the host cannot hand out small operations fast enough; one graph has fewer (the first update "
     "takes longer)",
     "no_compile_cpu": "layers of {hidden} are narrow, so operations are small; one graph has fewer (the first update "
     "takes longer)",
     "too_many_threads": "{threads} threads share products that are too small for it, and wait for each other (now at "
-    "{efficiency:.0%} of the matrix product rate)",
+    "{efficiency:.1%} of the matrix product rate)",
     "too_few_threads": "{threads} threads compute on {cores} cores, and the layers are wide enough for more",
     "tight_memory": "the GPU's memory was full {count:,.0f} times; smaller pieces of a batch give the same result",
     "fragmented": "{share:.0%} of the memory that the allocator keeps is in no use even at the peak",
-    "slow_logging": "logging and saving take {share:.0%} of the time; a checkpoint every 10 updates is enough",
+    "often_saved": "logging and saving take {share:.0%} of the time, with a checkpoint every {every} updates",
     "tried": "found by trying",
 }
 
@@ -71,7 +72,7 @@ SPANS = {
     "loss": "loss",
     "backward": "backward pass",
     "optimiser": "optimiser",
-    "logging": "logging",
+    "logging": "logging and saving",
     "idle": "all else, and waiting",
 }
 
@@ -117,10 +118,12 @@ LINES = {
     "no_suggestions": "Suggestions: none; no rule found anything to change",
     "suggestion": "{flag}: {why} ({tried})",
     "tried": "tried: {ratio:.2f} times as fast",
+    "tried_on_top": "tried: {ratio:.2f} times as fast, on top of {others}",
+    "on_top": "{changes} on top of {others}",
     "not_tried": "not tried; movelist profile --tune tries it",
     "convert": "movelist convert {data} --out store, then --data store",
     "tuned": "Together: {flags}{ratio}",
-    "tuned_ratio": " ({ratio:.2f} times as fast, {low:.2f} to {high:.2f})",
+    "tuned_ratio": " ({ratio:.2f} times as fast, {low} to {high})",
     "source": "{source}; {updates} updates, each of {episodes} episodes, {steps} steps and {seconds} s (+/- "
     "{spread:.0%})",
     "speed": "{steps} steps/s, {actions} legal actions/s",
@@ -132,11 +135,11 @@ LINES = {
     "to memory that is not pinned; {share:.1%} of the device's time",
     "compute_share": "Compute kernels take {share:.1%} of the device's time",
     "efficiency": "Efficiency: the formulas need {flops} Gflop an update, done at {rate} Gflop/s; a matrix product of "
-    "this width runs at {matmul} Gflop/s here, so {efficiency:.0%}",
+    "this width runs at {matmul} Gflop/s here, so {efficiency:.1%}",
     "waits": "Waits: {count} in an update, {known} of which it needs",
     "waits_rehearsed": "Waits: {count} in an update on a GPU, {known} of which it needs (judged by how the program is "
     "written)",
-    "waits_rollout": "; {count} more while collecting, where each network call's choices have to be read",
+    "waits_rollout": "Beside them, {count} reads while collecting: each network call is asked for its choices",
     "known": "needed",
     "extra": "not needed",
     "unseen": "What this detector cannot see:",
@@ -168,7 +171,7 @@ LINES = {
     "{ratio} "
     "times",
     "trials": "Tried, in turns with the settings as they were:",
-    "trial": "{changes}: {ratio:.2f} times ({low:.2f} to {high:.2f}), {steps} steps/s, {outcome}",
+    "trial": "{changes}: {ratio:.2f} times ({low} to {high}), {steps} steps/s, {outcome}",
     "helped": "helped",
     "hurt": "slower",
     "within": "no difference beyond the spread",

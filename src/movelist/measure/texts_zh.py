@@ -3,13 +3,13 @@
 VERDICTS = {
     "loading": "训练在等数据：{share:.0%} 的时间花在读取对局上。网络更新得再快，也只是等得更久。",
     "playing": "瓶颈在采集：{share:.0%} 的时间用来对局，网络更新再快也省不了多少。",
-    "logging": "写日志占了 {share:.0%} 的时间。",
+    "logging": "写日志和保存占了 {share:.0%} 的时间。",
     "waiting": "GPU 有 {share:.0%} 的时间无事可做：每次更新，主机都多等了它 {waits:,.0f} 次。",
     "feeding": "GPU 有 {share:.0%} 的时间无事可做：每次运算都太小，主机来不及派活。",
     "copying": "设备忙碌的时间里，{share:.0%} 花在主机与设备之间的拷贝上。",
-    "small": "时间都耗在大量的小运算上：整体只达到这台设备矩阵乘法速度的 {efficiency:.0%}。",
-    "computing": "时间花在了该花的地方，也就是计算：每秒 {steps:,.0f} 步，全程平均达到这台设备矩阵乘法速度的 "
-    "{efficiency:.0%}。",
+    "small": "时间都耗在大量的小运算上：更新只达到这台设备矩阵乘法速度的 {efficiency:.1%}。",
+    "computing": "时间花在了该花的地方，也就是计算：每秒 {steps:,.0f} 步，更新达到这台设备矩阵乘法速度的 "
+    "{efficiency:.1%}。",
 }
 
 WARNINGS = {
@@ -22,7 +22,8 @@ WARNINGS = {
     "tight": "内存已用 {share:.0%}，批次再大一些就放不下了。",
     "few_episodes": "每次更新只有 {episodes:,.0f} 局，梯度噪声大，网络调用也太小。",
     "few_minibatches": "每轮只有 {count} 个小批次，打了这么多局，却只学了这么几步。",
-    "amp_without_effect": "--use_amp 在这里不起作用：混合精度需要带相应单元的 GPU。",
+    "amp_without_effect": "--use_amp 在这里不起作用：混合精度需要带相应单元的设备。",
+    "amp_is_slower": "在 CPU 上，--use_amp 会让宽度 {hidden} 的网络变慢；宽度 {width} 起才有用。",
     "recompiles": "torch.compile 生成了 {count} 个图，通常不超过 5 个：网络里有某处依赖张量的大小。",
     "look": "“{look}”这一遍用时是普通计时的 {ratio:.1f} 倍，它给出的占比要打折看。",
     "uneven": "各次更新的用时相差 {spread:.0%}：有别的程序在抢这台机器，或者每局长短不一。",
@@ -37,16 +38,16 @@ ADVICE = {
     "few_episodes": "每次更新只有 {episodes:,.0f} 局，梯度噪声大，网络调用也太小",
     "few_minibatches": "每轮只有 {count} 个小批次；局数多了，每次更新至少能学 4 步",
     "small_batch": "每批 {batch:,} 步，运算太小；批次大了，开销和其中不同的动作由更多步分摊（现在达到矩阵乘法速度的 "
-    "{efficiency:.0%}）",
+    "{efficiency:.1%}）",
     "cut_batches": "动作列表太长，批次从 {wanted:,.0f} 步被切成了 {steps:,.0f} 步",
-    "no_amp": "设备 {share:.0%} 的时间在算网络主干，这块 GPU 用 {dtype} 算得更快",
+    "no_amp": "设备 {share:.0%} 的时间在算网络主干，这台设备用 {dtype} 算得更快",
     "no_compile_gpu": "小运算太多，主机来不及派活；合成一张图后运算就少了（第一次更新会慢一些）",
     "no_compile_cpu": "网络宽度只有 {hidden}，运算很小；合成一张图后运算就少了（第一次更新会慢一些）",
-    "too_many_threads": "{threads} 个线程分一个很小的矩阵乘法，大多在互相等（现在达到矩阵乘法速度的 {efficiency:.0%}）",
+    "too_many_threads": "{threads} 个线程分一个很小的矩阵乘法，大多在互相等（现在达到矩阵乘法速度的 {efficiency:.1%}）",
     "too_few_threads": "{cores} 个核只用了 {threads} 个线程，而网络够宽，用得上更多",
     "tight_memory": "显存满过 {count:,.0f} 次；把批次切小，结果不变",
     "fragmented": "分配器占着的显存里，有 {share:.0%} 连峰值时也用不上",
-    "slow_logging": "写日志和存档占 {share:.0%} 的时间；每 10 次更新存一次就够了",
+    "often_saved": "写日志和保存占 {share:.0%} 的时间，每 {every} 次更新就存一次检查点",
     "tried": "试出来的",
 }
 
@@ -59,7 +60,7 @@ SPANS = {
     "loss": "损失",
     "backward": "反向",
     "optimiser": "优化器",
-    "logging": "写日志",
+    "logging": "写日志和保存",
     "idle": "其余，以及等待",
 }
 
@@ -104,10 +105,12 @@ LINES = {
     "no_suggestions": "建议：无，没有哪条规则认为需要改动",
     "suggestion": "{flag}：{why}（{tried}）",
     "tried": "实测快到 {ratio:.2f} 倍",
+    "tried_on_top": "在 {others} 的基础上实测快到 {ratio:.2f} 倍",
+    "on_top": "{changes}，基于 {others}",
     "not_tried": "还没试过，movelist profile --tune 会去试",
     "convert": "movelist convert {data} --out store，再用 --data store",
     "tuned": "合在一起：{flags}{ratio}",
-    "tuned_ratio": "（实测快到 {ratio:.2f} 倍，{low:.2f} 到 {high:.2f}）",
+    "tuned_ratio": "（实测快到 {ratio:.2f} 倍，{low} 到 {high}）",
     "source": "{source}；{updates} 次更新，每次 {episodes} 局、{steps} 步、{seconds} 秒（+/- {spread:.0%}）",
     "speed": "每秒 {steps} 步，每秒 {actions} 个合法动作",
     "halves": "采集占 {rollout:.0%}（{rollout_seconds} 秒），更新占 {update:.0%}（{update_seconds} 秒）",
@@ -119,10 +122,10 @@ LINES = {
     "compute_share": "计算内核占设备时间的 {share:.1%}",
     "efficiency": "效率：按公式每次更新要 {flops} Gflop，实际每秒 {rate} Gflop；这个宽度的矩阵乘法在这里每秒 "
     "{matmul} Gflop，"
-    "所以是 {efficiency:.0%}",
+    "所以是 {efficiency:.1%}",
     "waits": "等待：每次更新 {count} 次，其中必需的 {known} 次",
     "waits_rehearsed": "等待：在 GPU 上每次更新会有 {count} 次，其中必需的 {known} 次（根据程序的写法判断）",
-    "waits_rollout": "；收集时另有 {count} 次，因为每次网络调用的选择都要读回来",
+    "waits_rollout": "另外，采集时读取 {count} 次：每次网络调用都要取回它的选择",
     "known": "必需",
     "extra": "多余",
     "unseen": "检测不到的：",
@@ -148,7 +151,7 @@ LINES = {
     "unknown": "-",
     "per_sample": "同样这些步，更新每秒 {ours} 步；逐步调用网络、逐位编码每秒 {base} 步：{ratio} 倍",
     "trials": "试过的改动，与原设置轮流运行：",
-    "trial": "{changes}：{ratio:.2f} 倍（{low:.2f} 到 {high:.2f}），每秒 {steps} 步，{outcome}",
+    "trial": "{changes}：{ratio:.2f} 倍（{low} 到 {high}），每秒 {steps} 步，{outcome}",
     "helped": "有效",
     "hurt": "变慢",
     "within": "差别没有超出波动",

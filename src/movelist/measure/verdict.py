@@ -20,14 +20,14 @@ GPU_USED = 0.75  # NVML counts any kernel: from here on it looks busy
 # Shares of the matrix product rate, below which most of the time is not spent on products. A CPU does the rest of an
 # update's operations at nearly that rate, a GPU at the far lower rate of its memory.
 CPU_EFFICIENT, GPU_EFFICIENT = 0.3, 0.1
+CPU_AMP_WIDTH = 256  # narrower layers lose more by conversions than their products gain (docs/LOG.md)
 FEW_EPISODES, FEW_MINIBATCHES = 32, 4  # as the start of a training warns
 MANY_GRAPHS = 5  # sizes of 1 and sums above 4,096 terms have graphs of their own; more means a graph for each size
 TIGHT = 0.9  # of the card's memory, or the machine's
 FRAGMENTED = 0.3  # of the memory kept, in no use even at the peak
 LARGE_SHARE = 0.5  # of the card: below it nobody needs what lies unused
-# Times the plain look: above it a look changed what it saw. The waits are counted, not timed, and without a GPU no
-# share is taken from the trace.
-LOOKING = 1.25
+LOOKING = 1.25  # times the plain look: above it a look changed what it saw
+TIMED_LOOKS = ("spans",)  # their seconds are shown; with a GPU the trace's, too. The look at waits counts, no more
 UNEVEN = 0.25  # standard deviation of an update's seconds over their mean
 
 Outcome = Literal["met", "missed", "absent"]
@@ -125,6 +125,12 @@ def limit(profile: Profile) -> Finding:
     return Finding("small" if is_small else "computing", {**numbers, "share": 1 - rollout})
 
 
+def amp_pays(profile: Profile) -> bool:
+    """Whether mixed precision does something on this device and gains more than its conversions cost."""
+    wide = has_gpu(profile) or profile.settings["hidden_dim"] >= CPU_AMP_WIDTH
+    return profile.machine.amp is not None and wide
+
+
 def warnings(profile: Profile) -> list[Finding]:
     """What is wrong, or misleads, the gravest first."""
     return [*_device_warnings(profile), *_setting_warnings(profile), *_measuring_warnings(profile)]
@@ -167,15 +173,18 @@ def _setting_warnings(profile: Profile) -> Iterator[Finding]:
         yield Finding("few_episodes", {"episodes": episodes})
     if (count := minibatches(profile)) < FEW_MINIBATCHES:
         yield Finding("few_minibatches", {"count": count})
-    if profile.settings.get("use_amp") and not has_gpu(profile):
+    if profile.settings.get("use_amp") and profile.machine.amp is None:
         yield Finding("amp_without_effect")
+    elif profile.settings.get("use_amp") and not amp_pays(profile):
+        yield Finding("amp_is_slower", {"hidden": profile.settings["hidden_dim"], "width": CPU_AMP_WIDTH})
     if (profile.shapes.recompiles or 0) > MANY_GRAPHS:
         yield Finding("recompiles", {"count": profile.shapes.recompiles or 0})
 
 
 def _measuring_warnings(profile: Profile) -> Iterator[Finding]:
+    timed = (*TIMED_LOOKS, "trace") if has_gpu(profile) else TIMED_LOOKS
     for look in profile.looks:
-        if look.ratio > LOOKING and look.name in (("spans", "trace") if has_gpu(profile) else ("spans",)):
+        if look.name in timed and look.ratio > LOOKING:
             yield Finding("look", {"look": look.name, "ratio": look.ratio})
     seconds = profile.timing.seconds_of_update
     if len(seconds) > 1 and (spread := statistics.stdev(seconds) / statistics.fmean(seconds)) > UNEVEN:
