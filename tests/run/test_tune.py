@@ -104,6 +104,17 @@ def test_what_does_not_fit_into_memory_is_no_candidate() -> None:
     assert [one.changes for one in trials] == [{"a": 1}]
 
 
+def test_nor_what_runs_out_of_memory_later() -> None:
+    def speed(changes: Mapping[str, Any]) -> float:
+        if "a" in changes and len(machine.log) > 4:
+            raise DeviceMemoryError("out of memory")
+        return 1
+
+    machine = Machine(speed)
+    trials = compare([{"a": 1}, {"b": 1}], machine.open, against={}, seconds=0, timer=machine.timer)
+    assert [(one.changes, one.runs) for one in trials] == [({"b": 1}, 3)]
+
+
 def speed(changes: Mapping[str, Any]) -> float:
     """Games make it 3 times as fast; batches do nothing alone and 2 times on top of games; threads halve it."""
     many, large = "num_games" in changes, "batch_size" in changes
@@ -172,14 +183,23 @@ def tried(flat: dict[str, Any], device: torch.device = CPU, seconds: float = 60,
 
 def test_one_game_at_a_time_and_small_batches() -> None:
     slow = {"num_games": 1, "update_frequency": 1, "batch_size": 16}
-    got = tried(slow, shapes=shapes(states_in_call=1.0))
+    quick = replace(cpu_profile().timing, update_seconds=0.1)  # of 10 updates: with 256 games 2.56 s each
+    got = tried(slow, shapes=shapes(states_in_call=1.0), timing=quick)
     assert got[:2] == [{"num_games": 256, "update_frequency": 256}, {"batch_size": 1024}]
+    # An update of 256 games in batches of 16 would take 256 times as long as the 0.85 s that one game takes.
+    assert tried(slow, shapes=shapes(states_in_call=1.0))[0] == {
+        "num_games": 256,
+        "update_frequency": 256,
+        "batch_size": 1024,
+    }
     assert tried(slow | {"update_frequency": 256}, shapes=shapes(states_in_call=1.0))[0] == {"num_games": 256}
-    assert tried(slow | {"num_games": 256}, shapes=shapes(states_in_call=1.0))[0] == {"update_frequency": 256}
+    assert tried(slow | {"num_games": 256}, shapes=shapes(states_in_call=1.0), timing=quick)[0] == {
+        "update_frequency": 256
+    }
 
 
 def test_recorded_games_are_not_played() -> None:
-    got = tried({"data": ["x"], "update_frequency": 8}, shapes=shapes(states_in_call=0.0))
+    got = tried({"data": ["x"], "update_frequency": 8, "batch_size": 1024}, shapes=shapes(states_in_call=0.0))
     assert got[0] == {"update_frequency": 256}
     assert not any("num_games" in one for one in got)
 

@@ -129,9 +129,14 @@ def compare(
             if number >= FEWEST_PAIRS and (timer() - started) * (number + 1) / number > seconds:
                 break
             before = base.steps_per_second(SLICE_SECONDS)
-            for _, way, pairs in opened:
-                if not (drop and _slower(pairs)):
+            for one in list(opened):
+                _, way, pairs = one
+                if drop and _slower(pairs):
+                    continue
+                try:
                     pairs.append((before, way.steps_per_second(SLICE_SECONDS)))
+                except DeviceMemoryError:
+                    opened.remove(one)
         return [trial(changes, pairs, against) for changes, _, pairs in opened if pairs]
 
 
@@ -206,20 +211,23 @@ def candidates(profile: Profile, settings: TrainSettings, device: torch.device, 
     return [*found, *(change for change in advised if change not in found)]
 
 
-def _play(profile: Profile, settings: TrainSettings, *_: Any) -> Iterator[dict[str, Any]]:
+def _play(profile: Profile, settings: TrainSettings, device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
     """Network calls that answer few turns cost as much as those that answer many."""
-    play, update = settings.play, settings.update
+    play, update, timing = settings.play, settings.update, profile.timing
+    # Small batches of many games would make a single update as long as all of the tuning: then both at once.
+    learning = timing.update_seconds / timing.updates * GAMES / update.update_frequency
+    batch = {"batch_size": STEPS} if update.batch_size < STEPS and learning > seconds / 15 else {}
     if settings.recorded.data:
         if update.update_frequency < GAMES:
-            yield {"update_frequency": GAMES}
+            yield {"update_frequency": GAMES, **batch}
         return
     if profile.shapes.states_in_call < GAMES / 2:
         if play.num_games < GAMES and update.update_frequency < GAMES:
-            yield {"num_games": GAMES, "update_frequency": GAMES}
+            yield {"num_games": GAMES, "update_frequency": GAMES, **batch}
         elif play.num_games < GAMES:
             yield {"num_games": GAMES}
         elif update.update_frequency < GAMES:
-            yield {"update_frequency": GAMES}
+            yield {"update_frequency": GAMES, **batch}
     if update.update_frequency >= GAMES:
         many = 2 * update.update_frequency
         yield {"num_games": many, "update_frequency": many}
@@ -332,9 +340,11 @@ def tune_settings(
         ways = Ways(settings, say, game)
         device = torch.device("cuda" if profile.machine.device_memory else "cpu")
         tried = candidates(profile, settings, device, seconds)
-        update = statistics.median(profile.timing.seconds_of_update)
+        update, asked = statistics.median(profile.timing.seconds_of_update), settings.update.update_frequency
         graphs = COMPILING_SECONDS * sum("compile" in change for change in tried)
-        least = update * (FEWEST_PAIRS + 1) * (len(tried) + 3) + graphs
+        # Larger updates take longer; those that are tried for it tend to be ten times as fast.
+        growth = max([1.0, *(change.get("update_frequency", 0) / asked / 10 for change in tried)])
+        least = update * growth * (FEWEST_PAIRS + 1) * (len(tried) + 3) + graphs
         say(f"Trying {len(tried)} changes by turns, about {max(seconds, least):,.0f} s ...")
         tuned = tune(tried, ways.open, seconds=seconds, say=say)
     return replace(profile, trials=tuned.trials, tuned=tuned.changes)
