@@ -249,3 +249,11 @@ def test_what_the_advice_names_is_tried_too() -> None:
     got = tried({"hidden_dim": 32}, settings=settings, machine=machine, compute=compute)
     assert got.count({"compile": "on"}) == 1
     assert not any("compile" in one for one in tried({"hidden_dim": 512}, machine=machine, compute=compute))
+
+
+def test_what_is_kept_already_is_not_tried_on_top() -> None:
+    machine = Machine(speed)
+    both, games = {"num_games": 256, "batch_size": 1024}, {"num_games": 256}
+    tuned = tune([both, games], machine.open, seconds=60, timer=machine.timer)
+    assert tuned.changes == both
+    assert [(one.changes, one.against) for one in tuned.trials] == [(both, {}), (games, {}), (both, {})]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -39,7 +39,7 @@ CLEARLY_SLOWER = 0.8
 # Student's t for a 95 % interval of the mean of n pairs; for more of them the last.
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36}
 GAMES, STEPS = 256, 1024  # what "many" means below
-Changes = Mapping[str, Any]
+Changes = dict[str, Any]
 
 
 class Way(Protocol):
@@ -169,7 +169,7 @@ def tune(
     while best := max((one for one in latest if one.helped), key=lambda one: one.ratio, default=None):
         kept |= best.changes
         # What was not slower for sure may help on top of it: batches of 1,024 steps need games to fill them.
-        further = [one.changes for one in latest if one is not best and one.ratio_high > 1]
+        further = [one.changes for one in latest if one.ratio_high > 1 and not _within(one.changes, kept)]
         latest = compare(further, open_way, against=kept, seconds=seconds / 8, timer=timer) if further else []
         for one in latest:
             say(trial_line(one))
@@ -182,6 +182,11 @@ def tune(
         if proof.helped:
             return Tuned(trials, kept)
     return Tuned(trials, None)
+
+
+def _within(changes: Changes, others: Changes) -> bool:
+    """Whether all of these changes are among the others."""
+    return changes.items() <= others.items()
 
 
 def trial_line(one: Trial) -> str:
@@ -208,7 +213,7 @@ def candidates(profile: Profile, settings: TrainSettings, device: torch.device, 
     rules = (_play, _learn, _log, _compute, _threads)
     found = [change for rule in rules for change in rule(profile, settings, device, seconds)]
     advised = [advice.changes for advice in advise(profile) if advice.flag != "data"]
-    return [*found, *(change for change in advised if change not in found)]
+    return [*found, *(change for change in advised if not any(_within(change, other) for other in found))]
 
 
 def _play(profile: Profile, settings: TrainSettings, device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
@@ -342,8 +347,8 @@ def tune_settings(
         tried = candidates(profile, settings, device, seconds)
         update, asked = statistics.median(profile.timing.seconds_of_update), settings.update.update_frequency
         graphs = COMPILING_SECONDS * sum("compile" in change for change in tried)
-        # Larger updates take longer; those that are tried for it tend to be ten times as fast.
-        growth = max([1.0, *(change.get("update_frequency", 0) / asked / 10 for change in tried)])
+        # Larger updates take longer; where they are much larger they make some 30 times as many steps a second.
+        growth = max([1.0, *(change.get("update_frequency", 0) / asked / 30 for change in tried)])
         least = update * growth * (FEWEST_PAIRS + 1) * (len(tried) + 3) + graphs
         say(f"Trying {len(tried)} changes by turns, about {max(seconds, least):,.0f} s ...")
         tuned = tune(tried, ways.open, seconds=seconds, say=say)
