@@ -202,7 +202,7 @@ def candidates(profile: Profile, settings: TrainSettings, device: torch.device, 
     """
     rules = (_play, _learn, _log, _compute, _threads)
     found = [change for rule in rules for change in rule(profile, settings, device, seconds)]
-    advised = [{advice.flag: advice.value} for advice in advise(profile) if advice.flag != "data"]
+    advised = [advice.changes for advice in advise(profile) if advice.flag != "data"]
     return [*found, *(change for change in advised if change not in found)]
 
 
