@@ -100,7 +100,7 @@ def _profile(command: Profile, words: Sequence[str]) -> int:
             _say("Nothing that was tried is faster: the settings stay as they are.")
         _say(f"Files: {_quoted(folder)} ({', '.join(sorted(file.name for file in folder.iterdir()))}).")
     if command.json:
-        print(msgspec.json.encode(found).decode("utf-8"))
+        print(json.dumps(msgspec.to_builtins(found), allow_nan=False))
     return 0
 
 
@@ -134,9 +134,7 @@ def _ratio(command: Profile) -> int:
             f"--preset {name} ({result.ratio_low:.2f} to {result.ratio_high:.2f}, {result.runs} pairs)."
         )
     if command.json:
-        import msgspec
-
-        print(msgspec.json.encode(result).decode("utf-8"))
+        print(json.dumps(asdict(result), allow_nan=False))
     return 0
 
 

@@ -81,6 +81,7 @@ def test_an_update_waits_for_the_two_answers_of_the_design(found: Profile) -> No
     assert (waits.per_update, waits.rehearsal) == (2.0, True)
     (read,) = waits.rollout
     assert Path(read.file).name == "policy.py" and "# WAIT: the games need the choices" in read.source
+    assert read.known
     # One read for each network call, and 8 games that run side by side.
     assert 0 < found.shapes.states_in_call <= 8
 
@@ -190,6 +191,7 @@ def test_and_after_an_error_in_whichever_look(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "out", num_threads=1)
     assert everything() == before
+    assert (tmp_path / "out").exists() == (number == 8), "only what holds a trace already stays"
 
 
 # --- What is measured

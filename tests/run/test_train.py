@@ -154,6 +154,14 @@ def test_the_metrics_are_there_with_their_tags(tmp_path):
         assert ("arena/win_rate" in row) == (row["charts/updates"] % 2 == 0)
 
 
+def test_live_numbers_are_there_unless_they_are_switched_off(tmp_path):
+    run(tmp_path / "on")
+    assert all(0 <= row["perf/wait_share"] <= 1 for row in rows(tmp_path / "on"))
+    run(tmp_path / "off", live=False)
+    assert not any("perf/wait_share" in row for row in rows(tmp_path / "off"))
+    assert learnt(tmp_path / "on") == learnt(tmp_path / "off"), "looking changes nothing"
+
+
 def test_nothing_is_played_at_the_end_without_eval_games(tmp_path):
     result, text = run(tmp_path)
     assert result.match is None

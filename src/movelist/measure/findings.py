@@ -127,7 +127,7 @@ class WaitPlace:
     """In one update."""
 
     known: bool
-    """One of the two that an update needs."""
+    """One of the two that an update needs, or the one that each network call needs while playing."""
 
 
 @dataclass(frozen=True, kw_only=True)

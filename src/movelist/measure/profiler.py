@@ -26,8 +26,8 @@ from movelist.measure.waits import Wait, Waits
 
 PACKAGE = Path(__file__).resolve().parents[1]
 UNNAMED = "idle"  # time that no span covers, or in which the host only waits
-# The two answers that an update needs, as their lines say after "# WAIT: ".
-KNOWN_WAITS = ("values", "the one read of an update's metrics")
+# The two answers that an update needs, and the one that playing needs, as their lines say after "# WAIT: ".
+KNOWN_WAITS = ("values", "the one read of an update's metrics", "the games need the choices")
 Mark = tuple[str | None, Any]  # the span that ended, and the event at its end
 
 

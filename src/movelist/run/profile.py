@@ -64,7 +64,9 @@ class Loop:
 
     def __init__(self, settings: TrainSettings, game: Game, data: OpenData | None) -> None:
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="movelist-")))
+            folder = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="movelist-", ignore_cleanup_errors=True))
+            )
             self.training = Training(settings, game, RunFolder(folder))
             self.training.say = lambda text: None
             if data:
@@ -138,18 +140,26 @@ def profile(settings: ProfileSettings, folder: Path, *, command: str, say: Say, 
     """
     with threads_as_before():
         train, game, data = open_measurable(settings.train, game, say)
-        with Loop(train, game, data) as loop:
-            _make(folder)
+        with Loop(train, game, data) as loop, _made(folder):
             return _Profiler(loop, settings, folder, say).profile(command, _source(train, data))
 
 
-def _make(folder: Path) -> None:
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make the folder; after an error an empty one is taken away again."""
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(
             "the folder cannot be made", got=error.strerror, where=str(folder), do="Choose another with --out."
         ) from None
+    try:
+        yield
+    except BaseException:
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
 
 
 def open_measurable(

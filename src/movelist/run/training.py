@@ -107,8 +107,10 @@ class Training:
             yield
             return
         with Live(self.learner.world.device) as self.live:
-            yield
-        self.live = None
+            try:
+                yield
+            finally:
+                self.live = None
 
     @property
     def watching(self) -> bool:
