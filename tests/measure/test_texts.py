@@ -154,6 +154,7 @@ def test_a_store_is_advised_as_the_commands_that_make_it():
     profile = replace(profile, advice=advice.advise(profile))
     line = next(line for line in lines(profile, "en") if line.startswith("  1. "))
     assert line.startswith('  1. movelist convert "my games" b.jsonl --out store, then --data store: ')
+    assert line.endswith(" (not tried)")  # --tune converts nothing
     assert "训练在等数据：40% 的时间花在读取对局上" in "\n".join(lines(profile, "zh"))
 
 

@@ -123,7 +123,7 @@ def _tables(profile: Profile, lang: str) -> dict[str, Any]:
     return {
         "advice": [
             {
-                "flag": say.advice_flag(advice, profile, lang),
+                "flags": say.advice_flags(advice, profile, lang),
                 "why": say.advice_reason(advice, lang),
                 "tried": say.advice_tried(advice, lang),
                 "ratio": advice.ratio,

@@ -98,12 +98,12 @@ def tuned_ratio(profile: Profile, lang: str) -> str:
     return str(text.format(ratio=trial.ratio, low=ratio_text(trial.ratio_low), high=ratio_text(trial.ratio_high)))
 
 
-def advice_flag(advice: Advice, profile: Profile, lang: str) -> str:
-    """What to type for a piece of advice: a flag, or the command that makes a store."""
+def advice_flags(advice: Advice, profile: Profile, lang: str) -> list[str]:
+    """What to type for a piece of advice: flags, or the command that makes a store."""
     if advice.kind != "loading":
-        return " ".join(flag_texts(advice.changes))
+        return flag_texts(advice.changes)
     data = " ".join(f'"{path}"' if " " in str(path) else str(path) for path in profile.settings["data"])
-    return str(words(lang).LINES["convert"].format(data=data))
+    return [str(words(lang).LINES["convert"].format(data=data))]
 
 
 def advice_reason(advice: Advice, lang: str) -> str:
@@ -114,8 +114,8 @@ def advice_reason(advice: Advice, lang: str) -> str:
 def advice_tried(advice: Advice, lang: str) -> str:
     """What it did when it was tried, or that it was not."""
     texts = words(lang).LINES
-    if advice.ratio is None:
-        return str(texts["not_tried"])
+    if advice.ratio is None:  # what --tune cannot try is said without it
+        return str(texts["to_be_done" if advice.kind == "loading" else "not_tried"])
     if on_top := advice.numbers.get("on_top"):
         return str(texts["tried_on_top"].format(ratio=advice.ratio, others=on_top))
     return str(texts["tried"].format(ratio=advice.ratio))

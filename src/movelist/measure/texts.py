@@ -46,7 +46,7 @@ def _opening(profile: Profile, lang: str) -> Iterator[str]:
     yield from (f"  ! {text}" for text in warned)
     yield texts["suggestions"] if profile.advice else texts["no_suggestions"]
     for number, advice in enumerate(profile.advice, 1):
-        said = {"flag": say.advice_flag(advice, profile, lang), "why": say.advice_reason(advice, lang)}
+        said = {"flag": " ".join(say.advice_flags(advice, profile, lang)), "why": say.advice_reason(advice, lang)}
         yield f"  {number}. " + texts["suggestion"].format(**said, tried=say.advice_tried(advice, lang))
     if profile.tuned:
         flags, ratio = " ".join(flag_texts(profile.tuned)), say.tuned_ratio(profile, lang)

@@ -120,6 +120,7 @@ LINES = {
     "tried": "tried: {ratio:.2f} times as fast",
     "tried_on_top": "tried: {ratio:.2f} times as fast, on top of {others}",
     "on_top": "{changes} on top of {others}",
+    "to_be_done": "not tried",
     "not_tried": "not tried; movelist profile --tune tries it",
     "convert": "movelist convert {data} --out store, then --data store",
     "tuned": "Together: {flags}{ratio}",

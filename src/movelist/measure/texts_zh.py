@@ -107,6 +107,7 @@ LINES = {
     "tried": "实测快到 {ratio:.2f} 倍",
     "tried_on_top": "在 {others} 的基础上实测快到 {ratio:.2f} 倍",
     "on_top": "{changes}，基于 {others}",
+    "to_be_done": "还没试过",
     "not_tried": "还没试过，movelist profile --tune 会去试",
     "convert": "movelist convert {data} --out store，再用 --data store",
     "tuned": "合在一起：{flags}{ratio}",
