@@ -16,6 +16,7 @@ import torch
 
 from movelist import cli
 from movelist.core.errors import SettingsError
+from movelist.core.profile_settings import ProfileSettings
 from movelist.core.settings import MatchSettings, TrainSettings
 from movelist.run import checkpoint, recorded
 from movelist.run.folder import quoted, read_settings
@@ -83,14 +84,15 @@ def odd_game(monkeypatch):
 def test_help_never_imports_torch():
     script = (
         "import sys\nfrom movelist.cli import main\n"
-        "for words in (['--help'], ['train', '--help'], ['match', '--help'], ['train', '--lrr', '3']):\n"
+        "for words in (['--help'], ['train', '--help'], ['match', '--help'], ['profile', '--help'],\n"
+        "              ['train', '--lrr', '3']):\n"
         "    try:\n        print('code', main(words))\n"
         "    except SystemExit as stop:\n        print('code', stop.code)\n"
         "print('torch' in sys.modules, 'numpy' in sys.modules)"
     )
     code, out, err = spawn(script=script)
     assert code == 0
-    assert re.findall(r"^code (.*)$", out, re.MULTILINE) == ["0", "0", "0", "2"]
+    assert re.findall(r"^code (.*)$", out, re.MULTILINE) == ["0", "0", "0", "0", "2"]
     assert out.splitlines()[-1] == "False False"
     assert err.count("\n") == 1
 
@@ -101,6 +103,14 @@ def test_help_names_every_flag_and_says_something_of_it(capsys):
     names = [name for name in TrainSettings().to_flat()]
     assert len(names) > 25
     for name in names:
+        assert f"--{name.replace('_', '-')}" in text, name
+    assert run("profile", "--help") == 0
+    text = capsys.readouterr().out
+    for name in [
+        *names,
+        *[field.name for field in dataclasses.fields(ProfileSettings) if field.name != "train"],
+        "json",
+    ]:
         assert f"--{name.replace('_', '-')}" in text, name
     assert run("match", "--help") == 0
     text = capsys.readouterr().out
@@ -113,7 +123,8 @@ def test_every_flag_that_the_documentation_names_is_there(capsys):
         assert run(command, "--help") == 0
     known = {"--data", "--logdir", "--help", "--nproc-per-node"}
     known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
-    for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    documents = [path for path in sorted((ROOT / "docs").glob("*.md")) if "optimization_guide" not in path.name]
+    for document in (ROOT / "README.md", *documents):  # the guide, with flags of other tools: tests/test_docs.py
         for line in document.read_text(encoding="utf-8").splitlines():
             if "movelist" in line or "train.py" in line or line.startswith("| `--"):
                 for flag in re.findall(r"(?<![\w-])--[a-z][a-z_-]+", line):
@@ -221,7 +232,7 @@ def mistake(capsys, *words):
         (["train", "--seed", "-1"], "--seed cannot be used: got -1, expected at least 0."),
         (
             ["match"],
-            "Missing from movelist match: PATH A run folder (its newest checkpoint; its best one is ",
+            "Missing from movelist match: PATH A run folder, a checkpoint, or an exported file (.onnx, .safetensors).",
         ),
         (["match", "x", "--lr", "3"], "Unrecognized or misplaced options: --lr"),
         (["match", "x", "--num_games", "0"], "--num_games cannot be used: got 0, expected at least 1."),

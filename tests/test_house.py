@@ -18,7 +18,17 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "movelist"
 
 HOUSE: dict[str, list[str]] = {
-    "core": ["errors", "checks", "settings", "benchmark_settings", "action_ids", "ragged", "returns", "metrics"],
+    "core": [
+        "errors",
+        "checks",
+        "settings",
+        "benchmark_settings",
+        "profile_settings",
+        "action_ids",
+        "ragged",
+        "returns",
+        "metrics",
+    ],
     "data": [
         "episode",
         "record_format",
@@ -63,7 +73,8 @@ HOUSE: dict[str, list[str]] = {
         "ladder",
         "chart",
         "benchmark",
-        *("findings", "profiler", "advice", "texts", "compare", "report"),
+        *("hardware", "live", "findings", "shapes", "device_trace", "profiler"),
+        *("verdict", "advice", "compare", "texts_en", "texts_zh", "sentences", "texts", "report"),
     ],
     "run": [
         *("growing_file", "events", "log", "seal", "lock", "folder", "exactness", "checkpoint", "bad_minibatch"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from movelist import cli
 from movelist.learn.device import multiplies_bfloat16
 from movelist.run import checkpoint
 from movelist.run.folder import read_settings
@@ -83,9 +84,22 @@ def test_train_py_is_movelist_train(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_train_py_without_the_packages_it_needs(tmp_path):
+def test_profile_performance_py_is_movelist_profile(tmp_path):
+    assert python(ROOT / "profile_performance.py", "--lrr", "3", cwd=tmp_path) == (
+        2,
+        [],
+        "movelist: Unrecognized options: --lrr, 3; perhaps --lr. See movelist profile --help\n",
+    )
+    code, lines, err = python(ROOT / "profile_performance.py", "--help", cwd=tmp_path)
+    assert (code, err) == (0, "")
+    assert lines[0].startswith("usage: movelist profile ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("script", ["train.py", "profile_performance.py"])
+def test_a_script_without_the_packages_it_needs(tmp_path, script):
     """-S leaves out all that was installed: a clone on a bare Python."""
-    code, lines, err = python(ROOT / "train.py", cwd=tmp_path, flags=["-S"], PYTHONPATH="")
+    code, lines, err = python(ROOT / script, cwd=tmp_path, flags=["-S"], PYTHONPATH="")
     assert (code, lines) == (2, [])
     assert re.fullmatch(
         r"No module named '(\w+)': run (make install|setup\.bat) and then the Python in \.venv, or install \1\.\n", err
@@ -93,15 +107,22 @@ def test_train_py_without_the_packages_it_needs(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def flags_of(script):
-    """The words after train.py in the line of a script that runs it."""
-    (line,) = [line for line in (ROOT / script).read_text(encoding="utf-8").splitlines() if " train.py " in line]
-    return line.partition(" train.py ")[2].removesuffix(' "$@"').removesuffix(" %*")
+def flags_of(script, program="train.py"):
+    """The words after a program in the line of a script that runs it."""
+    (line,) = [line for line in (ROOT / script).read_text(encoding="utf-8").splitlines() if f" {program} " in line]
+    return line.partition(f" {program} ")[2].removesuffix(" || exit $?").removesuffix(' "$@"').removesuffix(" %*")
 
 
 def test_both_fast_scripts_train_alike():
     assert flags_of("train_fast.sh") == flags_of("train_fast.bat")
     assert flags_of("train_fast.sh") == "--batch_size 128 --update_frequency 5 --epochs_per_update 4 --use_amp"
+
+
+def test_both_fast_scripts_measure_what_they_train_with():
+    measured = {flags_of(script, "profile_performance.py") for script in ("train_fast.sh", "train_fast.bat")}
+    assert measured == {"--ratio fast --preset guide"}
+    words = flags_of("train_fast.sh").split()
+    assert cli._parse(["train", *words]).update == cli._parse(["train", "--preset", "guide"]).update
 
 
 @pytest.fixture
@@ -111,7 +132,7 @@ def clone(tmp_path):
         pytest.skip("a shell script")
     folder = tmp_path / "克隆 一"
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    for name in ("train.py", "train_fast.sh"):
+    for name in ("train.py", "profile_performance.py", "train_fast.sh"):
         shutil.copy(ROOT / name, folder)
     (folder / ".venv" / "bin").mkdir(parents=True)
     launcher = folder / ".venv" / "bin" / "python"
@@ -136,7 +157,21 @@ def test_train_fast_from_another_folder_with_more_flags(clone, tmp_path):
     settings = read_settings(run)
     assert (settings["batch_size"], settings["update_frequency"], settings["hidden_dim"]) == (128, 2, 16)
     assert settings["use_amp"] is True
+    # What the settings mean here, and what they cost.
+    assert [line for line in lines if line.startswith("An update: 2 episodes = about ")]
+    ratio = re.compile(
+        r"With these settings this machine learns from 0\.\d\d times as many steps a second as with "
+        r"--preset fast \(0\.\d\d to \d+\.\d\d, \d pairs\)\."
+    )
+    assert [line for line in lines if ratio.fullmatch(line)]
     assert lines[-1].startswith("Or train on: ")
+
+
+@needs_openspiel
+def test_train_fast_with_a_wrong_flag_says_so_once(clone, tmp_path):
+    code, lines, err = shell(clone / "train_fast.sh", "--lrr", "3", cwd=tmp_path)
+    assert (code, lines) == (2, [])
+    assert err == "movelist: Unrecognized options: --lrr, 3; perhaps --lr. See movelist profile --help\n"
 
 
 def test_train_fast_before_the_set_up(clone, tmp_path):

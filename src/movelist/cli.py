@@ -12,16 +12,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
-from movelist import data_commands, policy_commands
-from movelist.core.benchmark_settings import BenchmarkSettings
+from movelist import data_commands, measure_commands, policy_commands
 from movelist.core.errors import MovelistError, SettingsError, nearest
 from movelist.core.settings import MatchSettings, TrainSettings
 
-COMMANDS = ("train", "match", "check", "record", "convert", "benchmark", "export", "play")
+COMMANDS = ("train", "match", "check", "record", "convert", "benchmark", "profile", "export", "play")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +41,6 @@ class Match(MatchSettings):
     """One JSON object on standard output, talk on standard error."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Benchmark(BenchmarkSettings):
-    """Measure how fast this machine scores lists of legal actions, and how much faster than the usual ways."""
-
-    json: bool = False
-    """One JSON object on standard output, talk on standard error."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 good, 1 failed, 2 used wrongly."""
     for stream in (sys.stdout, sys.stderr):
@@ -59,13 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Read by OpenMP when torch is loaded. Threads that spin while they wait for each other make a product take a
     # scheduler's slice instead of 5 ms as soon as anything else wants their core; see docs/LOG.md.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's tracer would write lines of its own to standard error
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         command = _parse(arguments)
         if isinstance(command, data_commands.DataCommand):
             return data_commands.run(command)
-        if isinstance(command, Benchmark):
-            return _benchmark(command)
+        if isinstance(command, measure_commands.MeasureCommand):
+            return measure_commands.run(command, arguments)
         if isinstance(command, policy_commands.PolicyCommand):
             return policy_commands.run(command)
         return _match(command) if isinstance(command, Match) else _train(command)
@@ -88,7 +80,9 @@ def _say(words: object) -> None:
 
 def _parse(
     arguments: list[str],
-) -> TrainSettings | Match | Benchmark | data_commands.DataCommand | policy_commands.PolicyCommand:
+) -> (
+    TrainSettings | Match | data_commands.DataCommand | measure_commands.MeasureCommand | policy_commands.PolicyCommand
+):
     """Read the command line; tyro's own errors become one line.
 
     Raises:
@@ -96,13 +90,17 @@ def _parse(
         SystemExit: --help was answered.
     """
     talk = io.StringIO()
+    defaults = _defaults(arguments)
     commands = (
-        Annotated[TrainSettings, tyro.conf.subcommand("train", default=_defaults(arguments))]
+        Annotated[TrainSettings, tyro.conf.subcommand("train", default=defaults)]
         | Annotated[Match, tyro.conf.subcommand("match")]
         | Annotated[data_commands.Check, tyro.conf.subcommand("check")]
         | Annotated[data_commands.Record, tyro.conf.subcommand("record")]
         | Annotated[data_commands.Convert, tyro.conf.subcommand("convert")]
-        | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
+        | Annotated[measure_commands.Benchmark, tyro.conf.subcommand("benchmark")]
+        | Annotated[
+            measure_commands.Profile, tyro.conf.subcommand("profile", default=measure_commands.Profile(train=defaults))
+        ]
         | Annotated[policy_commands.Export, tyro.conf.subcommand("export")]
         | Annotated[policy_commands.Play, tyro.conf.subcommand("play")]
     )
@@ -125,15 +123,28 @@ def _description() -> str:
 
 
 def _defaults(arguments: list[str]) -> TrainSettings:
-    """The defaults of `train`: those of the run to resume, if there is one."""
-    for place, word in enumerate(arguments, 1):
-        flag, equals, value = word.partition("=")
-        given = [value] if equals else arguments[place : place + 1]
-        if flag == "--resume" and arguments[0] == "train" and given:  # without a folder, tyro says what is missing
-            from movelist.run.folder import read_settings
+    """The defaults of `train` and `profile`: those of the run to resume, under those of a preset, if there are any."""
+    if not arguments or arguments[0] not in ("train", "profile"):
+        return TrainSettings()
+    flat: dict[str, Any] = {}
+    if (run := _value_of("--resume", arguments)) is not None:
+        from movelist.run.folder import read_settings
 
-            return TrainSettings.from_flat(read_settings(Path(given[0])) | {"out": None})
-    return TrainSettings()
+        flat |= read_settings(Path(run)) | {"out": None, "preset": None}
+    if (name := _value_of("--preset", arguments)) is not None:
+        from movelist.run.presets import preset
+
+        flat |= preset(name, _value_of("--device", arguments) or "auto")
+    return TrainSettings.from_flat(flat)
+
+
+def _value_of(flag: str, arguments: list[str]) -> str | None:
+    """What is given after a flag; None if it is not there, or nothing follows: then tyro says what is missing."""
+    for place, word in enumerate(arguments, 1):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            return value if equals else next(iter(arguments[place : place + 1]), None)
+    return None
 
 
 def _one_line(box: str) -> str:
@@ -164,6 +175,10 @@ def _help_hint(arguments: list[str]) -> str:
 def _train(settings: TrainSettings) -> int:
     from movelist.run.train import train
 
+    if settings.run.preset:
+        from movelist.run.presets import describe
+
+        print(describe(settings.run.preset, settings))
     train(settings)
     return 0
 
@@ -188,14 +203,3 @@ def _match(command: Match) -> int:
         rate = f"win rate {score.win_rate:.3f} ({low:.3f} to {high:.3f})"
         print(f"  seat {seat}: {rate}, mean return {score.mean_return:+.2f}")
     return 0
-
-
-def _benchmark(command: Benchmark) -> int:
-    from movelist.measure.benchmark import benchmark, print_tables
-
-    with contextlib.redirect_stdout(sys.stderr) if command.json else contextlib.nullcontext():
-        report = benchmark(command)
-        print_tables(report)
-    if command.json:
-        print(json.dumps(report.to_json(), allow_nan=False))
-    return 0 if report.good else 1

@@ -155,6 +155,35 @@ def test_lines_and_counts() -> None:
     assert f"{__file__}:{start + 3}: bool(tensor), 3x" in str(waits)
 
 
+PLANTED: list[tuple[str, Callable[[], Any]]] = [
+    (".item()", lambda: X.sum().item()),
+    (".tolist()", lambda: X.tolist()),
+    ("bool(tensor)", lambda: bool(X[0] > 1)),
+    ("int(tensor)", lambda: int(X[0])),
+    (".cpu()", lambda: X.cpu()),
+    ("print of a tensor", lambda: repr(X)),
+    ("nonzero", lambda: (X > 2).nonzero()),
+    ("a boolean index", lambda: X[X > 2]),
+    ("unique", lambda: torch.unique(X)),
+    ("repeat_interleave without output_size", lambda: COUNTS.repeat_interleave(COUNTS)),
+    ("multinomial", lambda: torch.multinomial(X, 2)),
+    ("a blocking copy to the device", lambda: torch.tensor([1.0], device=DEVICE)),
+    ("synchronise", lambda: torch.cpu.synchronize()),
+]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+@pytest.mark.parametrize(("kind", "program"), PLANTED, ids=[kind for kind, _ in PLANTED])
+def test_planted_waits_are_counted_exactly_and_by_their_line(kind: str, program: Callable[[], Any], count: int) -> None:
+    with count_waits() as waits:
+        X.softmax(0)
+        for _ in range(count):
+            program()
+            X + 1
+    expected = [(__file__, program.__code__.co_firstlineno, kind, count)] if count else []
+    assert [(wait.file, wait.line, wait.kind, wait.count) for wait in waits.found] == expected
+
+
 def test_print_of_a_tensor_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
     with count_waits() as waits:
         print(X, X.sum())

@@ -333,3 +333,13 @@ def test_a_resumed_run_shows_the_last_match(tmp_path):
     with Log(tmp_path, tensorboard=False, console=console, last_match={"arena/win_rate": 0.75}) as log:
         log.update(100, METRICS, progress=0.1)
     assert "beats random 75%" in text.getvalue()
+
+
+def test_the_line_says_where_the_time_goes():
+    live = {"perf/rollout_share": 0.3, "perf/update_share": 0.7, "perf/wait_share": 0.02}
+    machine = {"perf/cpu_use": 0.95, "perf/process_memory": 5.4e8, "perf/gpu_use": 0.5, "perf/gpu_memory": 3e9}
+    usual = progress_text(100, METRICS)
+    assert progress_text(100, METRICS | live) == f"{usual}  rollout 30%, update 70%, of it waiting 2%"
+    assert progress_text(100, METRICS | live | machine) == (
+        f"{usual}  rollout 30%, update 70%, of it waiting 2%  GPU 50%, 3.0 GB  CPU 95%, 0.5 GB"
+    )

@@ -58,6 +58,9 @@ CLOCK = {
     "legal/actions_per_second",
     "perf/rollout_share",
     "perf/update_share",
+    "perf/wait_share",
+    "perf/cpu_use",
+    "perf/process_memory",
 }
 
 
@@ -187,6 +190,14 @@ def test_the_metrics_are_there_with_their_tags(tmp_path):
         } <= set(row)
         assert row["charts/episodic_return_seat_0"] == -row["charts/episodic_return_seat_1"]
         assert ("arena/win_rate" in row) == (row["charts/updates"] % 2 == 0)
+
+
+def test_live_numbers_are_there_unless_they_are_switched_off(tmp_path):
+    run(tmp_path / "on")
+    assert all(0 <= row["perf/wait_share"] <= 1 for row in rows(tmp_path / "on"))
+    run(tmp_path / "off", live=False)
+    assert not any("perf/wait_share" in row for row in rows(tmp_path / "off"))
+    assert learnt(tmp_path / "on") == learnt(tmp_path / "off"), "looking changes nothing"
 
 
 def test_nothing_is_played_at_the_end_without_eval_games(tmp_path):

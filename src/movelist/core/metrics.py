@@ -15,7 +15,11 @@ _span_hook: SpanHook | None = None
 
 
 def span(name: str) -> AbstractContextManager[None]:
-    """Mark a stretch of work, as in `with span("forward"):`. Costs nothing unless a measurer is installed."""
+    """Mark a stretch of work, as in `with span("forward"):`. Costs nothing unless a measurer is installed.
+
+    The trainer's own: game, plan, load (waiting for recorded episodes), copy (to the device), forward, loss, backward,
+    optimiser, read (the host waits for the device's answer), logging. They may lie in one another.
+    """
     return _span_hook(name) if _span_hook is not None else nullcontext()
 
 
@@ -61,4 +65,5 @@ class Sums:
 
     def read(self) -> dict[str, float]:
         """Bring the sums to the host: this waits for the device."""
-        return dict(zip(self.names, self.vector.tolist(), strict=True))  # WAIT: the one read of an update's metrics
+        with span("read"):
+            return dict(zip(self.names, self.vector.tolist(), strict=True))  # WAIT: the one read of an update's metrics

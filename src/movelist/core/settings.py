@@ -197,6 +197,14 @@ class RunSettings:
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
 
+    live: bool = True
+    """Show and log where the time goes while training: the waits, the use of processor and GPU, the memory. Costs less
+    than 1 % (benchmarks/live.py); off it costs nothing."""
+
+    preset: str | None = None
+    """Settings to start from, under the flags that are given: "fast" (the fastest that was measured on this kind of
+    device), "guide" (small and frequent updates), or a file of movelist profile --tune."""
+
     def __post_init__(self) -> None:
         check_kinds(self)
         require(self, self.step_goal is None or self.step_goal >= 1, "total_steps", "at least 1")

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from movelist.core.errors import DataError
+from movelist.core.metrics import span
 from movelist.data import recordings
 from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything
 from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
@@ -217,7 +218,8 @@ class RecordedSource:
         while True:
             self._start(num_episodes)
             started = time.perf_counter()
-            rollout = self.deal(self._next())
+            with span("load"):
+                rollout = self.deal(self._next())
             self._waited += time.perf_counter() - started
             learnable = self._taken(rollout) if rollout else nothing(self.stream.widths)
             # Who is at the end goes on with nothing until all are.

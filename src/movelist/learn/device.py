@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from movelist.core.errors import DeviceError, DeviceMemoryError
+from movelist.core.metrics import span
 
 INSTALL_PAGE = "https://pytorch.org/get-started/locally/"
 
@@ -212,11 +214,13 @@ def to_device(columns: Mapping[str, NDArray[Any]], device: torch.device) -> dict
     Returns:
         Tensors by the same names. On a CPU they share the arrays' memory.
     """
-    tensors = {name: torch.from_numpy(np.require(column, requirements=["C", "W"])) for name, column in columns.items()}
-    if device.type == "cpu":
-        # `to` copies nothing here. It tells measure/waits.py what would be on a GPU.
-        return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
-    return _through_pinned_buffer(tensors, device)
+    require = partial(np.require, requirements=["C", "W"])
+    with span("copy"):
+        tensors = {name: torch.from_numpy(require(column)) for name, column in columns.items()}
+        if device.type == "cpu":
+            # `to` copies nothing here. It tells measure/waits.py what would be on a GPU.
+            return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+        return _through_pinned_buffer(tensors, device)
 
 
 def _through_pinned_buffer(tensors: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:

@@ -94,12 +94,18 @@ class Learner:
             DataError: An action id has no row in the network's table.
             NonFiniteError: A value or log-prob is NaN or infinite; names episode and step.
         """
-        episodes = episodes.learnable()
-        self.net.check_ids(torch.from_numpy(episodes.action_id_A))
-        with span("copy"):
+        with span("plan"):
+            episodes = episodes.learnable()
+            self.net.check_ids(torch.from_numpy(episodes.action_id_A))
             rollout = Rollout(episodes, self.net.encode_ids, self.world.device)
         with explain_out_of_memory(min(EVALUATION_STEPS, rollout.num_steps), EVALUATION_ACTIONS):
             value_N, final_value_EP, log_prob_N = self._evaluate(rollout)
+        with span("plan"):
+            return self._targets(rollout, value_N, final_value_EP, log_prob_N)
+
+    def _targets(self, rollout: Rollout, value_N: Array, final_value_EP: Array | None, log_prob_N: Array) -> Prepared:
+        """Advantages and returns from what the network says of the steps."""
+        episodes = rollout.episodes
         old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
         refuse_non_finite(f"before update {self.num_updates + 1}", episodes, value_N, old_log_prob_N, final_value_EP)
         advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP)
@@ -176,18 +182,20 @@ class Learner:
     def _evaluate(self, rollout: Rollout) -> tuple[Array, Array | None, Array]:
         """Values of all steps and final states, and log-probs if any was not recorded; float64, in one read."""
         episodes = rollout.episodes
-        if np.isnan(episodes.log_prob_N).any():
-            value_N, *log_prob_N = self._values_and_log_probs(rollout)
-        else:
-            value_N, log_prob_N = self._values(rollout.state_NS), []
-        results = [value_N]
-        if episodes.final_state_EPS is not None:
-            final = episodes.final_state_EPS.reshape(-1, episodes.final_state_EPS.shape[-1])
-            results.append(self._values(to_device({"final": final}, self.world.device)["final"]))
-        results += log_prob_N
-        host = [
-            part.numpy() for part in torch.cat(results).double().cpu().split([len(r) for r in results])
-        ]  # WAIT: values
+        with span("forward"):
+            if np.isnan(episodes.log_prob_N).any():
+                value_N, *log_prob_N = self._values_and_log_probs(rollout)
+            else:
+                value_N, log_prob_N = self._values(rollout.state_NS), []
+            results = [value_N]
+            if episodes.final_state_EPS is not None:
+                final = episodes.final_state_EPS.reshape(-1, episodes.final_state_EPS.shape[-1])
+                results.append(self._values(to_device({"final": final}, self.world.device)["final"]))
+            results += log_prob_N
+        with span("read"):
+            host = [
+                part.numpy() for part in torch.cat(results).double().cpu().split([len(r) for r in results])
+            ]  # WAIT: values
         value_N = host.pop(0)
         final_value_EP = None
         if episodes.final_state_EPS is not None:
@@ -286,16 +294,17 @@ class Learner:
             skip = guard.add(total["loss"], norm, self.loss_scale)
             self.optimizer.found_inf = skip  # type: ignore[attr-defined]  # fused Adam leaves out the step where it is 1
             self.optimizer.step()
-        one = norm.new_ones(())
-        sums.add(
-            {**total, "steps": one * minibatch.num_steps, "minibatches": one, "grad_norm": norm.nan_to_num(0, 0, 0)}
-        )
+            one = norm.new_ones(())
+            sums.add(
+                {**total, "steps": one * minibatch.num_steps, "minibatches": one, "grad_norm": norm.nan_to_num(0, 0, 0)}
+            )
 
     def _backward(
         self, rollout: Rollout, targets: dict[str, torch.Tensor], batch: Batch, num_steps: int
     ) -> dict[str, torch.Tensor]:
         """Add a batch's share of the minibatch's gradient; the sums of its loss terms."""
-        picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
+        with span("loss"):
+            picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
         scale = self.loss_scale.scale / num_steps
         if self.compiled is not None:
             compiled_terms = self.compiled.backward(*rollout.gather(batch), batch, picked, scale)
@@ -312,9 +321,10 @@ class Learner:
     def _moved_too_far(self, sums: Sums, before: torch.Tensor) -> bool:
         if self.settings.target_kl is None:
             return False
-        epoch = dict(
-            zip(sums.names, (sums.vector - before).tolist(), strict=True)
-        )  # WAIT: once per epoch for target_kl
+        with span("read"):
+            epoch = dict(
+                zip(sums.names, (sums.vector - before).tolist(), strict=True)
+            )  # WAIT: once per epoch for target_kl
         return bool(epoch["approx_kl"] > self.settings.target_kl * max(1.0, epoch["steps"]))
 
     def _finish(

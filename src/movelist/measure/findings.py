@@ -30,6 +30,8 @@ class Machine:
     python: str
     torch: str
     movelist: str
+    amp: str | None = None
+    """What mixed precision computes in on this device; None where it does nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +63,7 @@ class Span:
     """Of all host time; the shares of all spans sum to 1."""
 
     device_seconds: float | None
-    """By events on the device, read after the run; None without a GPU."""
+    """Between events on the device, read after the run, gaps included; None without a GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,7 @@ class Look:
     seconds: float
     updates: int
     ratio: float
-    """Its seconds for an update over those of the plain look."""
+    """Its seconds for a step over those of the plain look; updates differ in their steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,10 +99,10 @@ class Compute:
     """Device time in compute kernels over all device time; None without a GPU."""
 
     flops: float
-    """Operations of the formula in one update."""
+    """Operations of the formula in one update's epochs; preparing is not counted."""
 
     rate: float
-    """Those over the seconds of an update, per second."""
+    """Those over the seconds of preparing and updating, per second."""
 
     matmul_rate: float
     """The device's own for a matrix product of this width, measured beside it."""
@@ -125,7 +127,7 @@ class WaitPlace:
     """In one update."""
 
     known: bool
-    """One of the two that an update needs."""
+    """One of the two that an update needs, or the one that each network call needs while playing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,9 @@ class WaitFindings:
     """No GPU: counted is what would wait on one."""
 
     unseen: list[str]
+
+    rollout: list[WaitPlace] = field(default_factory=list)
+    """Beside them, the reads of one update's collecting: a policy's choice is read once for each network call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +166,7 @@ class Hardware:
     """NVML: share of time in which at least one kernel ran, however small; None without it."""
 
     gpu_busy: float | None
-    """Device seconds over seconds, by events: the honest one."""
+    """Share of the traced update in which the device did anything, by its kernels and copies: the honest one."""
 
     cpu_use: float
     """Of all cores, 0 to 1, by this process."""
@@ -209,10 +214,18 @@ class Trial:
 
     changes: dict[str, Any]
     steps_per_second: float
+    """With them."""
+
     ratio: float
     ratio_low: float
     ratio_high: float
+    """The 95 % interval of the mean of the paired ratios."""
+
     runs: int
+    """Pairs."""
+
+    against: dict[str, Any] = field(default_factory=dict)
+    """Changes that were kept already: both sides had them. Empty: against the settings as they were."""
 
     @property
     def helped(self) -> bool:
@@ -234,6 +247,14 @@ class Advice:
 
     ratio: float | None = None
     """What it did when it was tried; None: not tried."""
+
+    more: dict[str, Any] = field(default_factory=dict)
+    """Settings that are changed along with it: more games at once need an update that asks for them."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """All of it."""
+        return {self.flag: self.value, **self.more}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from movelist.core import action_ids, ragged
 from movelist.core.errors import DataError, NonFiniteError
+from movelist.core.metrics import span
 from movelist.core.ragged import Segments
 from movelist.learn.device import autocast, to_device
 from movelist.learn.model import PolicyValueNet
@@ -88,14 +89,17 @@ class NetPolicy:
             DataError: An id has no row in the network's table.
             NonFiniteError: The network gives NaN or infinity for a chosen action.
         """
-        log_prob_A, segments = self._log_probs(turns)
-        if self.greedy:
-            index_B = ragged.argmax(log_prob_A, segments)
-        else:
-            noise = to_device({"noise": gumbel(turns)}, self.device)["noise"]
-            index_B = ragged.argmax(log_prob_A + noise, segments)
-        log_prob_B = log_prob_A.index_select(0, segments.offsets[:-1] + index_B)
-        both = torch.stack([index_B.double(), log_prob_B.double()]).cpu().numpy()  # WAIT: the games need the choices
+        with span("forward"):
+            log_prob_A, segments = self._log_probs(turns)
+            if self.greedy:
+                index_B = ragged.argmax(log_prob_A, segments)
+            else:
+                noise = to_device({"noise": gumbel(turns)}, self.device)["noise"]
+                index_B = ragged.argmax(log_prob_A + noise, segments)
+            log_prob_B = log_prob_A.index_select(0, segments.offsets[:-1] + index_B)
+            both_2B = torch.stack([index_B.double(), log_prob_B.double()])
+        with span("read"):
+            both = both_2B.cpu().numpy()  # WAIT: the games need the choices
         self._refuse_non_finite(both[1], turns)
         return both[0].astype(np.int64), both[1].astype(np.float32)
 

@@ -62,7 +62,8 @@ class SelfPlay:
             seats = np.zeros((len(seeds), self.game.num_players), np.int64)
             episodes = play_games(self.game, [policy], seats, seeds, self.settings)
         self.num_started += num_episodes
-        return episodes.check(game_name(self.game))
+        with span("game"):
+            return episodes.check(game_name(self.game))
 
     def state_dict(self) -> dict[str, Any]:
         """The number of games started, in all processes."""
@@ -114,7 +115,8 @@ def play_games(
                 _play_turn(mine, policy, recorder)
         with span("game"):
             running = [slot for slot in running if advance(slot, settings, finished)]
-    return recorder.episodes([finished[number] for number in range(len(seed_G))], seats_GP)
+    with span("game"):
+        return recorder.episodes([finished[number] for number in range(len(seed_G))], seats_GP)
 
 
 def _play_turn(slots: list[Running], policy: Policy, recorder: Recorder) -> None:

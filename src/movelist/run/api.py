@@ -20,6 +20,7 @@ from movelist.run import checkpoint
 from movelist.run.checkpoint import load_policy as load
 from movelist.run.exactness import movelist_version
 from movelist.run.folder import read_settings
+from movelist.run.presets import preset
 from movelist.run.train import TrainResult
 from movelist.run.train import train as train_settings
 
@@ -41,7 +42,9 @@ def train(game: str | Game | None = None, **settings: Any) -> TrainResult:
         MovelistError: A setting, the game or the folder cannot be used, or a number went bad in training.
     """
     if resumed := settings.get("resume"):
-        settings = read_settings(Path(resumed)) | {"out": None} | settings
+        settings = read_settings(Path(resumed)) | {"out": None, "preset": None} | settings
+    if name := settings.get("preset"):
+        settings = preset(name, settings.get("device", "auto")) | settings
     if game is None or isinstance(game, str):
         return train_settings(TrainSettings.from_flat(settings | ({"game": game} if game else {})))
     check_game(game, num_games=1)

@@ -115,6 +115,18 @@ def new_run_folder(out: Path | None, game: str) -> RunFolder:
     return RunFolder(out)
 
 
+def run_folder(settings: TrainSettings, game: str) -> RunFolder:
+    """The folder of the run to resume, or of a new one.
+
+    Raises:
+        CheckpointError: The one to resume holds no run, or the new one cannot be written.
+    """
+    if settings.run.resume is None:
+        return new_run_folder(settings.run.out, game)
+    read_settings(settings.run.resume)  # a folder that is no run is refused before anything is made in it
+    return RunFolder(settings.run.resume)
+
+
 def going_on(settings: TrainSettings, game: str) -> TrainSettings:
     """The same command again goes on: settings that resume the run in `out`, if it holds the run that they describe.
 

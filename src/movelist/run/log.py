@@ -136,7 +136,22 @@ def progress_text(step: int, metrics: Mapping[str, float]) -> str:
         f"entropy {metrics['losses/entropy']:.2f}",
         f"KL {metrics['losses/approx_kl']:.4f}",
     ]
-    return "  ".join(parts)
+    return "  ".join([*parts, *_live_parts(metrics)])
+
+
+def _live_parts(metrics: Mapping[str, float]) -> list[str]:
+    """Shares of the update's time, and the machine; nothing without --live."""
+    if "perf/wait_share" not in metrics:
+        return []
+    shares = {name: metrics[f"perf/{name}_share"] for name in ("rollout", "update", "wait")}
+    parts = [f"rollout {shares['rollout']:.0%}, update {shares['update']:.0%}, of it waiting {shares['wait']:.0%}"]
+    for name, use, memory in (
+        ("GPU", "perf/gpu_use", "perf/gpu_memory"),
+        ("CPU", "perf/cpu_use", "perf/process_memory"),
+    ):
+        if use in metrics and memory in metrics:
+            parts.append(f"{name} {metrics[use]:.0%}, {metrics[memory] / 1e9:.1f} GB")
+    return parts
 
 
 def _recorded_parts(metrics: Mapping[str, float]) -> list[str]:

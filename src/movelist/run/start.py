@@ -1,4 +1,4 @@
-"""What a training starts from: the network's sizes, another run's weights, and counts of nothing so far."""
+"""What a training starts from and counts: the network's sizes, another run's weights, how far it has come."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from movelist.core.errors import SettingsError
 from movelist.core.settings import TrainSettings
+from movelist.data.episode import Episodes
 from movelist.games.game import Game, action_encoder, game_name, state_size
 from movelist.learn.model import ModelShape
 from movelist.run import checkpoint
@@ -51,6 +52,16 @@ class Saved:
     file: Path | None
     at: float
     seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update, for whoever measures."""
+
+    episodes: Episodes
+    metrics: dict[str, float]
+    collect_seconds: float
+    learn_seconds: float
 
 
 def model_shape(settings: TrainSettings, game: Game) -> ModelShape:

@@ -22,19 +22,20 @@ from pathlib import Path
 from rich.console import Console
 
 from movelist.core.errors import WorkerError
+from movelist.core.metrics import span
 from movelist.core.settings import TrainSettings
 from movelist.games.game import Game, game_name
 from movelist.learn.parallel import World, join
 from movelist.play.arena import MatchResult
 from movelist.play.policy import NetPolicy
 from movelist.play.workers import check_workers
-from movelist.run.folder import RunFolder, going_on, new_run_folder, quoted, read_settings
+from movelist.run.folder import RunFolder, going_on, quoted, run_folder
 from movelist.run.greeting import describe_update, greeting, next_steps
 from movelist.run.lock import only_training
 from movelist.run.log import Log
 from movelist.run.recorded import OpenData, open_data
 from movelist.run.signals import stop_on_signals
-from movelist.run.start import check_start, model_shape
+from movelist.run.start import Update, check_start, model_shape
 from movelist.run.training import Training
 
 
@@ -86,7 +87,7 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
         settings = world.first(lambda: going_on(settings, name))
         check_workers(game, 0 if data else settings.play.rollout_workers)
         check_start(settings, game, model_shape(settings, game))  # an impossible network is refused before, too
-        with _held(world.first(lambda: _folder(settings, name)), world) as folder:
+        with _held(world.first(lambda: run_folder(settings, name)), world) as folder:
             return _train(_training(settings, game, folder, data, world), here)
 
 
@@ -108,7 +109,7 @@ def _training(settings: TrainSettings, game: Game, folder: RunFolder, data: Open
         training.train_from(data)
     if settings.run.resume:
         training.resume()
-    world.first(lambda: _write_settings(training))
+    world.first(training.write_settings)
     return training
 
 
@@ -125,7 +126,7 @@ def _train(training: Training, console: Console) -> TrainResult:
         with stop_on_signals(log.say) as stop:
             training.say, training.stop = log.say, stop
             log.say_all(greeting(training))
-            with closing(training.source):
+            with closing(training.source), training.watched():
                 try:
                     _loop(training, log)
                 except WorkerError:
@@ -136,28 +137,35 @@ def _train(training: Training, console: Console) -> TrainResult:
 
 
 def _loop(training: Training, log: Log) -> None:
-    """The story."""
+    """All updates."""
     training.begin()
-    while not training.asked_to_stop() and training.progress < 1.0:
-        started = time.perf_counter()
-        episodes = training.collect()
-        totals = training.totals
-        if not totals.episodes:  # the source is exhausted
-            break
-        collected = time.perf_counter()
-        prepared = training.prepare(episodes)
-        metrics = training.update(prepared)
-        ended = time.perf_counter()
-        training.count(totals, seconds=ended - started)
+    while not training.asked_to_stop() and training.progress < 1.0 and one_update(training, log):
+        pass
 
+
+def one_update(training: Training, log: Log) -> Update | None:
+    """The story; None once the source is exhausted."""
+    started = time.perf_counter()
+    episodes = training.collect()
+    totals = training.totals
+    if not totals.episodes:
+        return None
+    collected = time.perf_counter()
+    prepared = training.prepare(episodes)
+    metrics = training.update(prepared)
+    ended = time.perf_counter()
+    training.count(totals, seconds=ended - started)
+
+    with span("logging"):
+        metrics |= training.pace(totals, collect_seconds=collected - started, learn_seconds=ended - collected)
         log.say_all(training.learner.take_notices())
         if training.counters.episodes == totals.episodes:
             log.say_all(describe_update(training.settings.update, episodes, totals))
         metrics |= training.quick_match()
-        metrics |= training.pace(totals, collect_seconds=collected - started, learn_seconds=ended - collected)
         last = training.progress >= 1.0 or bool(training.stop)
         log.update(training.counters.steps, metrics, progress=training.progress, last=last)
         training.save_if_due()
+    return Update(episodes, metrics, collected - started, ended - collected)
 
 
 def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
@@ -187,18 +195,3 @@ def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
         match=result,
         policy=NetPolicy(training.net, greedy=True),
     )
-
-
-def _folder(settings: TrainSettings, game: str) -> RunFolder:
-    """The run's folder."""
-    if settings.run.resume is None:
-        return new_run_folder(settings.run.out, game)
-    read_settings(settings.run.resume)  # a folder that is no run is refused before anything is made in it
-    return RunFolder(settings.run.resume)
-
-
-def _write_settings(training: Training) -> None:
-    """The resolved settings, once nothing refused them."""
-    resolved = training.settings.to_flat()
-    resolved |= {"game": training.game_name, "out": str(training.folder.path), "resume": None}
-    training.folder.write_json("settings.json", resolved)

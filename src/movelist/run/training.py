@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from movelist.learn.learner import Learner, Prepared
 from movelist.learn.loss import imitation_loss, ppo_loss
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
+from movelist.measure.live import Live
 from movelist.play import arena
 from movelist.play.export import publish
 from movelist.play.policy import NetPolicy, RandomPolicy
@@ -67,6 +69,7 @@ class Training:
         self.recorded: Recorded | None = None
         self.stop: list[int] = []  # signals that came to this process
         self.interrupted = False  # whether one came to any
+        self.live: Live | None = None
         self._deadline = self._look_until = math.inf
         self.say: Callable[[str], None] = print
         self.notes: list[str] = []  # to be said in the greeting
@@ -84,6 +87,24 @@ class Training:
             world=self.world,
         )
         self.source = self.recorded.source
+
+    def write_settings(self) -> None:
+        """Write the resolved settings, once nothing refused them."""
+        resolved = self.settings.to_flat()
+        resolved |= {"game": self.game_name, "out": str(self.folder.path), "resume": None}
+        self.folder.write_json("settings.json", resolved)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside, look at where the time goes, unless --no-live."""
+        if not self.settings.run.live:
+            yield
+            return
+        with Live(self.learner.world.device) as self.live:
+            try:
+                yield
+            finally:
+                self.live = None
 
     @property
     def watching(self) -> bool:
@@ -113,7 +134,13 @@ class Training:
         return self.interrupted
 
     def collect(self) -> Episodes:
-        """Play this process's share of the update's games with the present weights; `totals` says what all have."""
+        """Play this process's share of the update's games with the present weights; `totals` says what all have.
+
+        Raises:
+            GameError: No turn of them has two legal actions.
+        """
+        if self.live:
+            self.live.begin()
         policy = NetPolicy(self.net, use_amp=self.settings.update.use_amp)
         while True:
             self._look_until = time.monotonic() + LOOK_SECONDS
@@ -328,6 +355,8 @@ class Training:
         }
         for seat, mean in enumerate(totals.return_P):
             metrics[f"charts/episodic_return_seat_{seat}"] = float(mean)
+        if self.live:
+            metrics |= self.live.metrics(seconds)
         if self.recorded:
             metrics |= self.recorded.metrics()
         if self.progress > 0:
