@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -412,6 +413,22 @@ def test_torchrun_ends_all_when_one_is_killed(tmp_path):
     # Unless the launcher ends it first.
     assert "another process of this training ended without a word" in out or "Signal 15 (SIGTERM)" in out
     assert checkpoint.load(run)["learner"]["num_updates"] >= 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="reads the names of threads as Linux keeps them")
+def test_no_thread_of_the_process_group_is_left_to_abort_the_process_at_its_end(tmp_path):
+    script = tmp_path / "train_and_look.py"
+    script.write_text(
+        "import os, sys\n"
+        "from movelist import cli\n"
+        f"assert cli.main({['train', *GAME, *PLAIN, '--total_steps', '1', '--out', str(tmp_path / 'run')]}) == 0\n"
+        "names = [open(f'/proc/self/task/{task}/comm').read() for task in os.listdir('/proc/self/task')]\n"
+        "sys.exit(any('gloo' in name for name in names))\n",
+        encoding="utf-8",
+    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*launcher, str(script)], capture_output=True, text=True, timeout=ranks.TIMEOUT_SECONDS)
+    assert done.returncode == 0, done.stderr
 
 
 def _rank_1_of(launcher):
