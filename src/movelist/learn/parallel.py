@@ -167,8 +167,8 @@ def join(device_name: str) -> Iterator[World]:
             f"WORLD_SIZE is {size}, and {missing[0]} is not set",
             do="Several processes are started by torchrun --nproc-per-node N -m movelist train ...",
         )
-    # torch's optimisers import dynamo. Imported while there is a process group, it keeps the group's threads alive to the
-    # very end, where one of them may meet a Python that is gone and abort the process.
+    # torch's optimisers import dynamo. Imported while there is a process group, it keeps the group's threads alive to
+    # the very end, where one of them may meet a Python that is gone and abort the process.
     import torch._dynamo  # noqa: F401
     from torch.distributed.rendezvous import rendezvous
 
