@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracle
-from movelist.core.action_ids import parse, parse_list, to_bits, to_text
+from movelist.core import action_ids
+from movelist.core.action_ids import listed_twice, parse, parse_list, to_bits, to_text
 from movelist.core.errors import DataError
 
 ANY_ID = st.integers(-(2**63), 2**64 - 1)
@@ -146,3 +147,22 @@ def test_bits_of_anything_but_ids_are_refused(kind):
     with pytest.raises(DataError) as caught:
         to_bits(torch.zeros(3, dtype=kind))
     assert str(caught.value) == f"action ids have the wrong dtype: got {kind}, expected torch.int64"
+
+
+def test_lists_that_hold_an_id_twice_are_found_whatever_their_order():
+    rng = np.random.default_rng(0)
+    extreme = [-(2**63), -1, 0, 2**53 + 1, 2**63 - 1]
+    for _ in range(200):
+        lists = [
+            rng.choice([*extreme, *range(12)], size=rng.integers(1, 6), replace=bool(rng.integers(2))).tolist()
+            for _ in range(rng.integers(1, 8))
+        ]
+        flat = np.array([action_id for row in lists for action_id in row], np.int64)
+        expected = [len(set(row)) < len(row) for row in lists]
+        assert listed_twice(flat, np.array([len(row) for row in lists])).tolist() == expected
+
+
+def test_equal_keys_of_different_lists_are_told_apart(monkeypatch):
+    """With factors of 0 all keys are equal, and the exact comparison decides."""
+    monkeypatch.setattr(action_ids, "_ODD_FACTORS", (np.uint64(0), np.uint64(0)))
+    assert listed_twice(np.array([5, 3, 3, 5, 7, 5, 7]), np.array([2, 2, 3])).tolist() == [False, False, True]

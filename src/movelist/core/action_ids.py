@@ -122,3 +122,33 @@ def to_bits(action_id_A: torch.Tensor) -> torch.Tensor:
         raise DataError("action ids have the wrong dtype", got=action_id_A.dtype, expected="torch.int64")
     shift = torch.arange(64, device=action_id_A.device)
     return ((action_id_A.unsqueeze(-1) >> shift) & 1).to(torch.float32)
+
+
+# An odd factor loses no bit of a 64-bit number.
+_ODD_FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+
+
+def listed_twice(action_id_A: NDArray[np.int64], count_N: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Which lists hold an id twice, bool [N].
+
+    Args:
+        action_id_A: int64 [A], all lists one after another.
+        count_N: int [N], their lengths.
+    """
+    step_A = np.repeat(np.arange(len(count_N)), count_N)
+    twice_N = np.zeros(len(count_N), bool)
+    # Lists in ascending order, as most engines write them, show at a glance that no id stands twice.
+    falls_A = (np.diff(action_id_A) <= 0) & (step_A[1:] == step_A[:-1])
+    unsure_N = np.zeros(len(count_N), bool)
+    unsure_N[step_A[1:][falls_A]] = True
+    if unsure_N.any():
+        unsure_A = unsure_N[step_A]
+        step, ids = step_A[unsure_A], action_id_A[unsure_A]
+        # The same id in the same list has the same key; a plain sort of the keys is several times quicker than the
+        # exact one by list and id, which is left for data in which two keys are equal.
+        key = np.sort(ids.view(np.uint64) * _ODD_FACTORS[0] + step.astype(np.uint64) * _ODD_FACTORS[1])
+        if (np.diff(key) == 0).any():
+            order = np.lexsort((ids, step))
+            same = (np.diff(ids[order]) == 0) & (np.diff(step[order]) == 0)
+            twice_N[step[order][1:][same]] = True
+    return twice_N

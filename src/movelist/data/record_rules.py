@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from movelist.core.action_ids import to_text
+from movelist.core.action_ids import listed_twice, to_text
 from movelist.core.errors import DataError
 from movelist.data.episode import Episodes, concatenate, credit, ranges
 from movelist.data.record_format import Widths
@@ -296,18 +296,7 @@ def _reward_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Arr
 
 def _duplicates(raw: Episodes, count_N: Array) -> tuple[Array, Any]:
     """Which steps list an id twice, and a function that says which one."""
-    step_A = np.repeat(np.arange(raw.num_steps), count_N)
-    twice_N = np.zeros(raw.num_steps, bool)
-    # Lists in ascending order, as most engines write them, show at a glance that no id stands twice.
-    falls_A = (np.diff(raw.action_id_A) <= 0) & (step_A[1:] == step_A[:-1])
-    unsure_N = np.zeros(raw.num_steps, bool)
-    unsure_N[step_A[1:][falls_A]] = True
-    if unsure_N.any():
-        unsure_A = unsure_N[step_A]
-        step, ids = step_A[unsure_A], raw.action_id_A[unsure_A]
-        order = np.lexsort((ids, step))
-        same = (np.diff(ids[order]) == 0) & (np.diff(step[order]) == 0)
-        twice_N[step[order][1:][same]] = True
+    twice_N = listed_twice(raw.action_id_A, count_N)
 
     def which(step: int) -> str:
         ids, counts = np.unique(

@@ -10,12 +10,15 @@ from typing import Any
 from movelist.core.errors import MovelistError, SettingsError
 from movelist.core.settings import TrainSettings
 from movelist.data.whole_file import write_whole
-from movelist.learn.device import choose_device
+from movelist.learn.device import amp_dtype, choose_device
 from movelist.run.folder import quoted
 
-# By the type of device. On a CPU: what benchmarks/end_to_end.py and profile --tune found no faster settings than; the
-# same as the defaults, but said, so that a preset stays what it is when defaults move.
-FAST: dict[str, dict[str, Any]] = {"cpu": {"batch_size": 1024, "update_frequency": 256, "num_games": 256}}
+# By the kind of device, as docs/performance.md has it measured. On a plain CPU the same as the defaults, but said, so
+# that a preset stays what it is when defaults move.
+FAST: dict[str, dict[str, Any]] = {
+    "cpu": {"batch_size": 1024, "update_frequency": 256, "num_games": 256},
+    "cpu with bfloat16": {"batch_size": 2048, "update_frequency": 256, "num_games": 256, "use_amp": True},
+}
 GUIDE: dict[str, Any] = {"batch_size": 128, "update_frequency": 5, "epochs_per_update": 4, "use_amp": True}
 NAMES = ("fast", "guide")
 # What belongs to one run and not to a way of training.
@@ -35,7 +38,7 @@ def preset(name: str, device: str = "auto") -> dict[str, Any]:
     if name == "guide":
         return dict(GUIDE)
     if name == "fast":
-        return dict(FAST.get(choose_device(device).type, {}))
+        return dict(FAST.get(_kind(device), {}))
     path = Path(name)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -66,10 +69,15 @@ def describe(name: str, settings: TrainSettings) -> str:
 
 
 def _why_fast(device: str) -> str:
-    kind = choose_device(device).type
+    kind = _kind(device)
     if kind in FAST:
         return f", the fastest measured on a {kind}; movelist profile --tune measures yours"
     return f": nothing was measured on a {kind} yet; movelist profile --tune finds what is fast on yours"
+
+
+def _kind(name: str) -> str:
+    device = choose_device(name)
+    return "cpu with bfloat16" if device.type == "cpu" and amp_dtype(device) is not None else device.type
 
 
 def write_preset(settings: TrainSettings, path: Path) -> None:
