@@ -9,6 +9,7 @@ from movelist.learn.learner import Learner
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.learn.parallel import World
 from movelist.run import checkpoint
+from movelist.run.folder import RunFolder
 
 SHAPE = ModelShape(state_size=4, hidden_dim=16)
 COUNTERS = {"steps": 10, "episodes": 2, "seconds": 0.5}
@@ -27,6 +28,14 @@ def some_state(seed=0):
         counters=COUNTERS,
         device=torch.device("cpu"),
     )
+
+
+def run_with_one_checkpoint(tmp_path):
+    """A run folder with checkpoint number 1."""
+    folder = RunFolder(tmp_path / "run")
+    folder.write_json("settings.json", {"game": "odd", "hidden_dim": 16})
+    folder.save(1, some_state(), keep=3)
+    return folder
 
 
 def weights(state):

@@ -20,16 +20,12 @@ from movelist.run import checkpoint
 from movelist.run import folder as folder_module
 from movelist.run.checkpoint import check_fits, load
 from movelist.run.folder import RunFolder, quoted, read_settings
-from run_folders import COUNTERS, SHAPE, names, refusal, some_state, weights
+from run_folders import COUNTERS, SHAPE, names, refusal, run_with_one_checkpoint, some_state, weights
 
 
 @pytest.fixture
 def run(tmp_path):
-    """A run folder with one checkpoint, number 1."""
-    folder = RunFolder(tmp_path / "run")
-    folder.write_json("settings.json", {"game": "odd", "hidden_dim": 16})
-    folder.save(1, some_state(), keep=3)
-    return folder
+    return run_with_one_checkpoint(tmp_path)
 
 
 # --- Saving and loading

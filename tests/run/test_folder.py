@@ -14,17 +14,13 @@ import pytest
 from movelist.core.settings import TrainSettings
 from movelist.run import checkpoint
 from movelist.run.checkpoint import load
-from movelist.run.folder import RunFolder, going_on, new_run_folder, quoted, read_settings
-from run_folders import names, refusal, some_state, weights
+from movelist.run.folder import going_on, new_run_folder, quoted, read_settings
+from run_folders import names, refusal, run_with_one_checkpoint, some_state, weights
 
 
 @pytest.fixture
 def run(tmp_path):
-    """A run folder with one checkpoint, number 1."""
-    folder = RunFolder(tmp_path / "run")
-    folder.write_json("settings.json", {"game": "odd", "hidden_dim": 16})
-    folder.save(1, some_state(), keep=3)
-    return folder
+    return run_with_one_checkpoint(tmp_path)
 
 
 def test_a_new_folder_is_named_for_game_and_time(tmp_path, monkeypatch):
