@@ -74,8 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _say(words: object) -> None:
     """One line on standard error, of the first process only where torchrun started several."""
-    if os.environ.get("RANK", "0") == "0":
+    if _is_first_process():
         print(f"movelist: {words}", file=sys.stderr)
+
+
+def _is_first_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _parse(
@@ -175,7 +179,7 @@ def _help_hint(arguments: list[str]) -> str:
 def _train(settings: TrainSettings) -> int:
     from movelist.run.train import train
 
-    if settings.run.preset:
+    if settings.run.preset and _is_first_process():
         from movelist.run.presets import describe
 
         print(describe(settings.run.preset, settings))

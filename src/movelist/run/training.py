@@ -71,7 +71,7 @@ class Training:
         self.interrupted = False  # whether one came to any
         self.live: Live | None = None
         self._deadline = self._look_until = math.inf
-        self.say: Callable[[str], None] = print
+        self.say: Callable[[str], None] = print if self.world.rank == 0 else lambda text: None
         self.notes: list[str] = []  # to be said in the greeting
 
     def train_from(self, data: OpenData) -> None:
