@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.numpy import save
 
 from movelist.core.errors import CheckpointError
 from movelist.learn.model import ModelShape, PolicyValueNet
@@ -80,6 +81,25 @@ def test_files_of_others_are_refused():
     other = weights_file.to_bytes(*made())[:-4].replace(b'"state_size":"5"', b'"state_size":"x"')
     with pytest.raises(CheckpointError, match="no proper state_size: got x"):
         weights_file.from_bytes(with_checksum(other), "here")
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("state2.bias", None, r"state2\.bias: got no such tensor, expected float32 \[8\] \(here\)"),
+        ("pair.weight", np.zeros(7, np.float32), r"pair\.weight: got float32 \[7\], expected float32 \[8\] \(here\)"),
+        ("action1.bias", np.zeros(8), r"action1\.bias: got float64 \[8\], expected float32 \[8\] \(here\)"),
+        ("critic", np.zeros(1, np.float32), r"critic: got float32 \[1\], expected no such tensor \(here\)"),
+    ],
+)
+def test_a_file_with_other_tensors_is_refused(name, array, message):
+    net, info = made()
+    tensors = weights_file.weights_of(net) | {name: array}
+    tensors = {key: value for key, value in tensors.items() if value is not None}
+    tensors[weights_file.CHECKSUM] = np.zeros(4, np.uint8)
+    content = save(tensors, {"format": weights_file.FORMAT, **info.to_metadata()})
+    with pytest.raises(CheckpointError, match=message):
+        weights_file.from_bytes(with_checksum(content[:-4]), "here")
 
 
 def test_a_state_encoder_of_your_own_is_refused_by_name():

@@ -122,6 +122,15 @@ def test_an_export_of_another_game_is_refused(run, tmp_path):
         movelist.match(path, game=Chess())
 
 
+def test_an_exported_policy_is_not_exported_again(run, tmp_path):
+    path = tmp_path / "policy.safetensors"
+    movelist.export(run, path, "weights")
+    for again in (path, load_exported(path)):
+        with pytest.raises(CheckpointError, match=r"an exported policy is no checkpoint: .*movelist match"):
+            movelist.export(again, tmp_path / "again.safetensors", "weights", game="higher")
+    assert not (tmp_path / "again.safetensors").exists()
+
+
 def test_a_network_of_your_own_is_exported_by_its_games_name(run, tmp_path):
     policy = movelist.load(run)
     with pytest.raises(SettingsError, match="needs to know its game"):

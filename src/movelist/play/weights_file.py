@@ -98,7 +98,7 @@ def from_bytes(content: bytes, where: str) -> tuple[PolicyInfo, dict[str, Floats
         What it says about itself, and its weights.
 
     Raises:
-        CheckpointError: It is cut, changed, or no weights file of movelist.
+        CheckpointError: It is cut, changed, or no weights file of movelist, or a tensor is missing or of another shape.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -121,4 +121,34 @@ def from_bytes(content: bytes, where: str) -> tuple[PolicyInfo, dict[str, Floats
             "this is no weights file of movelist", got=metadata.get("format"), expected=FORMAT, where=where
         )
     tensors.pop(CHECKSUM, None)
-    return PolicyInfo.from_metadata(metadata, where), tensors
+    info = PolicyInfo.from_metadata(metadata, where)
+    _check_tensors(tensors, info, where)
+    return info, tensors
+
+
+def _check_tensors(tensors: Mapping[str, NDArray[Any]], info: PolicyInfo, where: str) -> None:
+    """Every tensor that a policy of these sizes has, and no other."""
+    size, width, action_width = info.state_size, info.hidden_dim, info.action_hidden_dim
+    expected: dict[str, tuple[int, ...]] = {
+        "state1.weight": (width, size),
+        "state1.bias": (width,),
+        "state2.weight": (width, width),
+        "state2.bias": (width,),
+        "state_to_pair.weight": (width, width),
+        "state_to_pair.bias": (width,),
+        "action_to_pair.weight": (width, action_width),
+        "pair.weight": (width,),
+    }
+    if info.action_encoder == "table":
+        expected["action_table"] = info.num_actions, action_width
+    else:
+        expected |= {"action1.weight": (action_width, 64), "action1.bias": (action_width,)}
+    found = {name: array.shape for name, array in tensors.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if found.get(name) != expected.get(name) or tensors[name].dtype != np.float32:
+            raise CheckpointError(
+                f"a tensor of a policy file is not as its metadata says: {name}",
+                got=f"{tensors[name].dtype} {list(found[name])}" if name in found else "no such tensor",
+                expected=f"float32 {list(expected[name])}" if name in expected else "no such tensor",
+                where=where,
+            )

@@ -153,6 +153,8 @@ def export(
         if game is not None:
             checkpoint.check_fits(state, policy, game=game if isinstance(game, str) else game_name(game))
         return export_net(net, checkpoint.policy_info(state, state_layout), Path(out), profile, value=value)
+    if isinstance(policy, ExportedPolicy):
+        raise checkpoint.not_trainable("an ExportedPolicy")
     if game is None:
         raise SettingsError("an export needs to know its game", do='Give game="...": the file names it.')
     net = policy.net if isinstance(policy, NetPolicy) else policy
