@@ -13,6 +13,7 @@ from movelist.data.episode import Episodes
 from movelist.games.game import Game
 from movelist.play.policy import Policy, derive_seeds
 from movelist.play.selfplay import play_games
+from movelist.play.workers import Workers
 
 Array = NDArray[Any]
 MATCHES = 2  # the purpose of the seed stream that match games come from: never a game that was trained on
@@ -77,6 +78,7 @@ def match(
     num_games: int = 1_000,
     seed: int = 0,
     play: PlaySettings | None = None,
+    workers: Workers | None = None,
 ) -> MatchResult:
     """Play a policy against another that moves all the other seats.
 
@@ -89,6 +91,7 @@ def match(
         num_games: Rounded up to a multiple of the seats.
         seed: Of the games' chance and of the policies' draws.
         play: num_games (at once) and max_turns are read.
+        workers: Who play the games, with settings of their own; None plays them in this process.
 
     Returns:
         The score of `policy`.
@@ -96,7 +99,7 @@ def match(
     seat_G = np.arange(-(-num_games // game.num_players) * game.num_players) % game.num_players
     seats_GP = np.where(np.arange(game.num_players) == seat_G[:, None], 0, 1)
     seed_G = derive_seeds(seed, MATCHES, 0, len(seat_G))
-    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, play or PlaySettings())
+    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, play or PlaySettings(), workers)
     own_G, outcome_G = outcomes(episodes, seat_G)
     total = score(own_G, outcome_G)
     seats = [score(own_G[seat_G == seat], outcome_G[seat_G == seat]) for seat in range(game.num_players)]
