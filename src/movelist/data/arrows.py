@@ -219,6 +219,10 @@ class _Reader:
             lengths = pc.fill_null(pc.list_value_length(column), players if name != "players" else -1)
             for e in np.flatnonzero(lengths.to_numpy(zero_copy_only=False) != players).tolist():
                 fault(int(starts[e]), False, "width", f"{name} has not one entry for each seat", name, expected=players)
+            if name == "final_states":  # a gap in integers would become a 0
+                parents = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+                for seat in null_rows(column.flatten()):
+                    fault(int(starts[parents[seat]]), False, "field", "a value is missing", name)
         if pa.types.is_list(rows["reward"].type) if "reward" in rows else False:
             lengths = pc.fill_null(pc.list_value_length(rows["reward"]), players).to_numpy(zero_copy_only=False)
             for row in np.flatnonzero(lengths != players).tolist():
@@ -237,11 +241,12 @@ class _Reader:
             fault(row, False, "field", "there is no such end", "end", got=rows["end"][row].as_py(), expected=ENDS)
         players = rows["players"].take(pa.array(stops - 1))
         flat = players.flatten()
-        wrong = pc.is_null(pc.index_in(pc.struct_field(flat, "controller"), pa.array(SEATS)))
+        controller = pc.struct_field(flat, "controller")
+        wrong = pc.is_null(pc.index_in(controller, pa.array(SEATS)))
         parents = pc.list_parent_indices(players).to_numpy(zero_copy_only=False)
         for cell in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
             fault(int(stops[parents[cell]]) - 1, False, "field", "there is no such controller", "players",
-                  got=flat[cell].as_py()["controller"], expected=SEATS)  # fmt: skip
+                  got=controller[cell].as_py(), expected=SEATS)  # fmt: skip
 
     def _sound(self, columns: Columns, rows: dict[str, Any]) -> Iterator[Columns]:
         """Leave out the episodes whose checksum is stated and wrong."""
