@@ -76,6 +76,21 @@ def test_nothing_usable_fails(tmp_path, capsys):
     assert "line 1" in said(capsys)[1]
 
 
+def test_no_recording_at_all_is_wrong_use(tmp_path, capsys):
+    for command in (["check"], ["convert", "--out", str(tmp_path / "store")]):
+        assert main(command) == 2
+        assert "no recording is named" in said(capsys)[1]
+
+
+def test_check_of_a_store_says_json_too(tmp_path, capsys):
+    data = write_lines(tmp_path / "a.jsonl", record())
+    assert main(["convert", str(data), "--out", str(tmp_path / "store")]) == 0
+    capsys.readouterr()
+    assert main(["check", str(tmp_path / "store"), "--json"]) == 0
+    found = json.loads(said(capsys)[0])
+    assert found["stores"] == {str(tmp_path / "store"): {"episodes": 1, "steps": 2}} and not found["episodes"]
+
+
 def test_record_convert_check_and_train(tmp_path, capsys):
     recording, store, run = (str(tmp_path / name) for name in ("games.arrows", "store", "run"))
     assert main(["record", "--game", "leduc_poker", "--episodes", "60", "--out", recording]) == 0
