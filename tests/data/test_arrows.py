@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from movelist.data import arrow_frames, arrow_writer, recordings
+from movelist.data import arrow_frames, arrow_writer, arrows, recordings
 from movelist.data.arrow_frames import frames
 from movelist.data.record_rules import Position, columns_of, join
 from recorded import assert_equal, play, read_all, record, with_all_fields, write_lines
@@ -301,6 +301,27 @@ def test_compressed_bodies_are_read(path, codec):
     with pa.ipc.new_stream(str(again), table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_table(table)
     assert played(again) == (list(range(40)), [])
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_episodes_that_lack_their_ends_are_named_one_by_one_and_not_kept(path, monkeypatch, rows):
+    with pa.ipc.open_stream(path.read_bytes()) as stream:
+        table = stream.read_all()
+    ends = [value if number >= len(table) - 1 else None for number, value in enumerate(table["end"].to_pylist())]
+    table = table.set_column(table.column_names.index("end"), "end", pa.array(ends, pa.utf8()))
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    kept = []
+    real = arrows._Reader._batch
+
+    def watched(self, batch, frame):
+        yield from real(self, batch, frame)
+        kept.append(sum(map(len, self.pending)))
+
+    monkeypatch.setattr(arrows._Reader, "_batch", watched)
+    back, problems = played(path)
+    assert back == [39] and [problem.ordinal for problem in problems] == list(range(39))
+    assert {problem.kind for problem in problems} == {"no end"} and max(kept) <= rows + 10  # a game has 8 rows at most
 
 
 def test_arrows_other_file_format_is_named(tmp_path):

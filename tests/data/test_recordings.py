@@ -180,6 +180,17 @@ def test_an_unfinished_end_is_read_once_it_is_whole(tmp_path, cut):
         assert problems[0].kind == "unfinished" and rest[0].ordinal_E.tolist() == [1]
 
 
+def test_a_line_that_gets_its_newline_later_is_counted_once(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", record(), record())
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    parts, _ = read_all(path)
+    start = parts[-1].position(1)
+    path.write_bytes(whole + b"not json\n")
+    _, (problem,) = read_all(path, start=start)
+    assert problem.place == "line 3" and problem.ordinal == 2
+
+
 @pytest.mark.parametrize("ending", FORMATS)
 def test_a_file_that_grows_anyhow_gives_each_episode_once(tmp_path, ending):
     columns, path, rng = columns_of(play(30), "leduc_poker"), tmp_path / f"a{ending}", np.random.default_rng(0)

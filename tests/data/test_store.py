@@ -165,6 +165,25 @@ def test_what_does_not_belong_into_a_store_is_refused(tmp_path):
         Store(path)
 
 
+def test_a_recording_that_grew_is_not_taken_twice(tmp_path):
+    source = write_lines(tmp_path / "a.jsonl", *[record()] * 2)
+
+    def begin(file):
+        writer = StoreWriter(tmp_path / "store")
+        writer.begin(file)
+        for columns in read_all(file)[0]:
+            writer.add(columns)
+        return writer.commit()
+
+    assert begin(source) == 2
+    write_lines(source, *[record()] * 3)
+    with pytest.raises(DataError, match="in the store already, and has grown since"):
+        begin(source)
+    other = tmp_path / "other"  # of the same name and longer, and another one
+    other.mkdir()
+    assert begin(write_lines(other / "a.jsonl", *[record(returns=[0, 0])] * 5)) == 7
+
+
 def test_two_stores_of_the_same_recordings_are_equal(tmp_path):
     one, other = (make(tmp_path / name, 1) for name in "ab")
     assert_equal(one.take(np.arange(20)).episodes, other.take(np.arange(20)).episodes)

@@ -128,11 +128,10 @@ class _Reader:
         """All episodes that end in this batch."""
         whole, done, self.done_rows = len(batch), self.done_rows, 0
         batch = batch.slice(done)
-        ends = np.flatnonzero(batch.column("end").is_valid().to_numpy(zero_copy_only=False))
-        if not len(ends):
-            self.pending.append(batch)
+        cut = self._rows_over(batch)
+        if cut is None:
+            self.pending += [batch] if len(batch) else []
             return
-        cut = int(ends[-1]) + 1
         table = pa.Table.from_batches([*self.pending, batch.slice(0, cut)]).combine_chunks()
         before = sum(map(len, self.pending)) - done  # rows of this table that stand before this batch
         self.pending = [batch.slice(cut)] if cut < len(batch) else []
@@ -150,12 +149,24 @@ class _Reader:
         self.row += table.num_rows
         self.after_gap = False
 
+    def _rows_over(self, batch: pa.RecordBatch) -> int | None:
+        """How many rows belong to episodes that are over, with an end or for another number follows; None if none is.
+
+        Without the second, a file that lacks all ends would be kept in memory.
+        """
+        over = batch.column("end").is_valid().to_numpy(zero_copy_only=False)
+        over[:-1] |= _other_follows(batch.column("episode"))
+        rows = np.flatnonzero(over)
+        if len(rows):
+            return int(rows[-1]) + 1
+        before = self.pending[-1:] if len(batch) else []
+        return 0 if any(one.column("episode")[-1] != batch.column("episode")[0] for one in before) else None
+
     def _rows(self, rows: dict[str, Any], num_rows: int, next_E4: Callable[[Array], Array]) -> Iterator[Columns]:
         has_end = rows["end"].is_valid().to_numpy(zero_copy_only=False)
-        episode = rows["episode"]
-        other = pc.fill_null(pc.not_equal(episode[1:], episode[:-1]), True).to_numpy(zero_copy_only=False)
-        last = has_end.copy()
-        last[:-1] |= other  # another number: what came before it is over, with an end or without
+        last = np.ones(num_rows, bool)
+        # Another number: what came before it is over, with an end or without.
+        last[:-1] = has_end[:-1] | _other_follows(rows["episode"])
         edges = np.concatenate([[0], np.flatnonzero(last) + 1])
         starts, stops = edges[:-1], edges[1:]
         faults = self._faults(rows, starts, stops, has_end)
@@ -268,6 +279,12 @@ class _Reader:
 
     def _tell(self, kind: str, what: str, field: str, **facts: Any) -> None:
         self.report(Problem(kind=kind, file=self.file, place=f"row {self.row}", what=what, field=field, **facts))
+
+
+def _other_follows(episode: pa.Array) -> Array:
+    """Which rows but the last are followed by one of another number."""
+    other: Array = pc.fill_null(pc.not_equal(episode[1:], episode[:-1]), True).to_numpy(zero_copy_only=False)
+    return other
 
 
 def _other_format(file: IO[bytes]) -> tuple[str, str] | None:

@@ -39,7 +39,7 @@ def read_jsonl(path: Path, start: Position, expected: Widths | None, report: Rep
     if start.offset:
         reader.header_of(path)
     for line, end, whole in reader.lines(path, start.offset):
-        place = {"line": number, "end": end, "ordinal": ordinal}
+        place = {"line": number, "next": number + whole, "end": end, "ordinal": ordinal}
         reader.last_line = number
         kind = reader.kind(line, whole, place)
         number += 1

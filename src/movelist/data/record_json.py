@@ -177,7 +177,7 @@ def stack(parts: Sequence[tuple[dict[str, Any], dict[str, Any]]], widths: Widths
         version_EP=np.stack([part["version"] for part in pieces]),
         ordinal_E=np.array([place["ordinal"] for _, place in parts]),
         line_E=np.array([place["line"] for _, place in parts]),
-        next_E4=np.array([(place["end"], place["line"] + 1, 0, 0) for _, place in parts]),
+        next_E4=np.array([(place["end"], place["next"], 0, 0) for _, place in parts]),
         critic_state_NC=joined("critic") if widths.critic_size else None,
         feature_AF=joined("feature") if widths.feature_size else None,
     )

@@ -253,11 +253,16 @@ class StoreWriter:
         Raises:
             DataError: They are in the store already.
         """
-        source = {"file": file.name, "num_bytes": file.stat().st_size}
-        if source in self.sources:
-            raise DataError("the recording is in the store already", got=str(file), where=str(self.path),
-                            do="Give only new ones.")  # fmt: skip
-        self.sources.append(source)
+        size = file.stat().st_size
+        for known in self.sources:
+            if known["file"] == file.name and known["num_bytes"] == size:
+                raise DataError("the recording is in the store already", got=str(file), where=str(self.path),
+                                do="Give only new ones.")  # fmt: skip
+            if known["file"] == file.name and known["num_bytes"] < size and known.get("head") == _head(file, known):
+                raise DataError("the recording is in the store already, and has grown since", got=str(file),
+                                where=str(self.path), do="Record into new files, or make another store.")  # fmt: skip
+        source = {"file": file.name, "num_bytes": size}
+        self.sources.append(source | {"head": _head(file, source)})
 
     def add(self, columns: Columns) -> None:
         """Add checked episodes."""
@@ -308,6 +313,12 @@ class StoreWriter:
         crc = f"{zlib.crc32(content):08x}"
         self.shards.append(Shard(name, len(content), crc, len(episodes), episodes.num_steps, episodes.num_actions))
         self._parts, self._fields, self._bytes = [], [], 0
+
+
+def _head(file: Path, source: dict[str, Any]) -> str:
+    """The checksum of the first bytes that a recording had when it was converted: one that grew is known by them."""
+    with file.open("rb") as opened:
+        return f"{zlib.crc32(opened.read(min(4096, source['num_bytes']))):08x}"
 
 
 def _fits_uint8(states: Array | None) -> bool:
