@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -180,13 +181,14 @@ def _convert(command: Convert) -> int:
         if not count:
             raise DataError("nothing in the recordings can be used", where=", ".join(map(str, command.paths)),
                             do=f"movelist check {command.paths[0]} says why.")  # fmt: skip
-    except BaseException:  # half a recording looks like a whole one
         if writer:
             writer.close()
+    except BaseException:  # half a recording looks like a whole one
+        if writer:
+            with contextlib.suppress(OSError):  # where the disk is full, the rest cannot be written either
+                writer.close()
             command.out.unlink()
         raise
-    if writer:
-        writer.close()
     total = store.commit() if store else count
     _say(f"{count:,} episodes converted, {len(lost):,} bad records left out; {command.out} holds {total:,} episodes.")
     if store:

@@ -47,9 +47,12 @@ class ArrowsWriter:
 
     def close(self) -> None:
         """Finish the file."""
-        if self._stream is not None:
-            self._stream.close()
-        self._file.close()
+        stream, self._stream = self._stream, None
+        try:
+            if stream is not None:
+                stream.close()
+        finally:
+            self._file.close()
 
     def _write_batch(self, columns: Columns) -> None:
         lists = columns.reward_form_E[0] == LOOKING_ON
