@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from movelist.cli import main
-from movelist.data import jsonl
+from movelist.data import jsonl, store
 from movelist.data.record_rules import join
 from movelist.data.store import Store
 from movelist.run.checkpoint import load
@@ -109,6 +109,18 @@ def test_a_full_disk_leaves_no_half_recording(tmp_path, capsys, monkeypatch, end
     monkeypatch.setattr(jsonl, "open", opened, raising=False)
     assert main(["convert", str(data), "--out", str(out)]) == 1
     assert "No space left on device" in said(capsys)[1] and not out.exists()
+
+
+def test_a_conversion_that_failed_can_be_begun_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(store, "SHARD_BYTES", 1)
+    good, bad = write_lines(tmp_path / "a.jsonl", record()), write_lines(tmp_path / "b.jsonl", record(end="over"))
+    out = tmp_path / "store"
+    assert main(["convert", str(good), str(bad), "--strict", "--out", str(out)]) == 1 and not out.exists()
+    assert main(["convert", str(good), "--out", str(out)]) == 0
+    before = sorted(path.name for path in out.iterdir())
+    more = write_lines(tmp_path / "c.jsonl", record(returns=[0, 0]))
+    assert main(["convert", str(more), str(bad), "--strict", "--out", str(out)]) == 1
+    assert sorted(path.name for path in out.iterdir()) == before and len(Store(out)) == 1
 
 
 def test_record_convert_check_and_train(tmp_path, capsys):

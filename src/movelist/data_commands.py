@@ -183,13 +183,15 @@ def _convert(command: Convert) -> int:
                             do=f"movelist check {command.paths[0]} says why.")  # fmt: skip
         if writer:
             writer.close()
-    except BaseException:  # half a recording looks like a whole one
+        total = store.commit() if store else count
+    except BaseException:  # half a recording looks like a whole one, and half a new store like something else
+        if store:
+            store.discard()
         if writer:
             with contextlib.suppress(OSError):  # where the disk is full, the rest cannot be written either
                 writer.close()
             command.out.unlink()
         raise
-    total = store.commit() if store else count
     _say(f"{count:,} episodes converted, {len(lost):,} bad records left out; {command.out} holds {total:,} episodes.")
     if store:
         _say(f"Next: movelist train --data {command.out}")

@@ -11,6 +11,7 @@ Version 1 had no critic_state, action_features and rewards as recorded; it is re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import zlib
@@ -242,7 +243,9 @@ class StoreWriter:
                                 got=f"keep_forced {keep_forced}",
                                 expected=manifest["settings"]["keep_forced"], do="Make another store.")  # fmt: skip
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise DataError("this is no store, and not empty", got=str(path), do="Choose another with --out.")
+            raise DataError("this is no store, and not empty", got=str(path),
+                            do="Choose another, or delete it if a conversion that was killed left it.")  # fmt: skip
+        self._made = not path.exists()
         self._parts: list[Stored] = []
         self._fields: list[dict[str, Array]] = []
         self._bytes = 0
@@ -293,6 +296,16 @@ class StoreWriter:
         text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
         write_whole(self.path / MANIFEST, lambda file: file.write(text.encode("utf-8")))
         return sum(shard.episodes for shard in self.shards)
+
+    def discard(self) -> None:
+        """Delete the shards that no manifest names, and the folder if it was made for them."""
+        named = [shard["file"] for shard in _read_manifest(self.path)["shards"]] if is_store(self.path) else []
+        with contextlib.suppress(OSError):  # held by a virus scanner: it does no harm, and is written over
+            for shard in self.shards:
+                if shard.file not in named:
+                    (self.path / shard.file).unlink()
+            if self._made and not named:
+                self.path.rmdir()
 
     def _flush(self) -> None:
         from safetensors.numpy import save
