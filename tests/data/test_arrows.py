@@ -303,6 +303,29 @@ def test_compressed_bodies_are_read(path, codec):
     assert played(again) == (list(range(40)), [])
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "kept"),
+    [
+        ("players", [None] * 6, []),
+        ("players", [None, None, [], None, None, HUMANS], [1]),
+        ("episode", [None, None, None, 1, 1, 1], [3]),  # no number, so each row is one
+    ],
+)
+def test_every_episode_that_is_left_out_is_named(tmp_path, name, values, kept):
+    parts, _ = read_all(write_lines(tmp_path / "a.jsonl", record(), record()))
+    write(tmp_path / "a.arrows", parts[0])
+    with pa.ipc.open_stream((tmp_path / "a.arrows").read_bytes()) as stream:
+        table = stream.read_all().drop_columns("crc32")
+    place = table.column_names.index(name)
+    table = table.set_column(place, name, pa.array(values, table.schema.field(name).type))
+    with pa.ipc.new_stream(str(tmp_path / "a.arrows"), table.schema) as writer:
+        writer.write_table(table)
+    back, problems = read_all(tmp_path / "a.arrows")
+    assert [n for part in back for n in part.ordinal_E.tolist()] == kept
+    expected = range(4) if name == "episode" else range(2)
+    assert sorted([*kept, *(problem.ordinal for problem in problems)]) == list(expected)
+
+
 @pytest.mark.parametrize("rows", [1, 7, 40])
 def test_episodes_that_lack_their_ends_are_named_one_by_one_and_not_kept(path, monkeypatch, rows):
     with pa.ipc.open_stream(path.read_bytes()) as stream:

@@ -206,16 +206,17 @@ class _Reader:
         for e in np.flatnonzero(~has_end[stops - 1]).tolist():
             fault(int(starts[e]), False, "no end", "an episode has no end, and another one follows", "end",
                   do="Write `end` in the row of each last step.")  # fmt: skip
-        for name in ("player", "state", "actions", "chosen"):
+        for name in ("episode", "player", "state", "actions", "chosen"):
             for row in null_rows(rows[name]):
                 fault(row, True, "field", "a value is missing", name, expected="a value in each row")
         last = rows["players"].take(pa.array(stops - 1))
         if self.widths is None:
-            lengths = pc.list_value_length(last).drop_null()
-            if not len(lengths) or lengths[0].as_py() < 1:
-                fault(0, False, "width", "an episode has no players", "players")
+            seats_E = pc.fill_null(pc.list_value_length(last), 0).to_numpy(zero_copy_only=False)
+            if not seats_E.any():
+                for start in starts.tolist():
+                    fault(start, False, "width", "an episode has no players", "players")
                 return faults
-            self.widths = Widths(game, lengths[0].as_py(), shape, dtype, *extra_widths(rows))
+            self.widths = Widths(game, int(seats_E[seats_E > 0][0]), shape, dtype, *extra_widths(rows))
         here = Widths(game, self.widths.num_players, shape, dtype, *extra_widths(rows))
         if difference := self.widths.difference(here):
             for e in range(len(starts)):
