@@ -65,6 +65,19 @@ def test_both_formats_give_back_every_field(tmp_path, ending, form):
 
 
 @pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("dtype", ["float16", "uint8"])
+def test_narrow_states_come_back(tmp_path, ending, dtype):
+    header = json.dumps({"format": "movelist/1", "state_shape": [1, 2], "state_dtype": dtype}).encode()
+    made = record(end="truncated", final_states=[[1, 2], [3, 4]])
+    for step in made["steps"]:
+        step["state"] = [65_000 if dtype == "float16" else 200, 0.1 if dtype == "float16" else 7]
+    (columns,), _ = read_all(write_lines(tmp_path / "made.jsonl", header, made))
+    parts, problems = read_all(write(tmp_path / f"a{ending}", columns))
+    assert not problems and columns.raw.state_NS.dtype == dtype
+    assert_equal(columns, join(parts))
+
+
+@pytest.mark.parametrize("ending", FORMATS)
 def test_played_episodes_come_back_with_the_same_credit(tmp_path, ending):
     episodes = play(50)
     parts, _ = read_all(write(tmp_path / f"a{ending}", columns_of(episodes, "leduc_poker")))

@@ -225,6 +225,8 @@ def _step_of(columns: Columns, n: int, form: int) -> Step:
 
 def _short(row: Array) -> list[float]:
     """Numbers as short as they go: 1 in place of 1.0."""
-    whole: Array = row.astype(np.int32) if np.isfinite(row).all() and (np.abs(row) < 1 << 30).all() else row
+    # The limit has a dtype of its own: as float16 it would be infinite, with a warning.
+    small = np.isfinite(row).all() and (np.abs(row) < np.float32(1 << 30)).all()
+    whole: Array = row.astype(np.int32) if small else row
     numbers: list[float] = (whole if (whole == row).all() else row).tolist()
     return numbers
