@@ -245,6 +245,7 @@ class StoreWriter:
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise DataError("this is no store, and not empty", got=str(path),
                             do="Choose another, or delete it if a conversion that was killed left it.")  # fmt: skip
+        self._source: dict[str, Any] = {"episodes": 0}  # whose episodes are being added
         self._made = not path.exists()
         self._parts: list[Stored] = []
         self._fields: list[dict[str, Array]] = []
@@ -258,20 +259,24 @@ class StoreWriter:
         """
         size = file.stat().st_size
         for known in self.sources:
-            if known["file"] == file.name and known["num_bytes"] == size:
+            if known["file"] != file.name or not known.get("episodes", 1):
+                continue
+            if known["num_bytes"] == size:
                 raise DataError("the recording is in the store already", got=str(file), where=str(self.path),
                                 do="Give only new ones.")  # fmt: skip
-            if known["file"] == file.name and known["num_bytes"] < size and known.get("head") == _head(file, known):
+            if known["num_bytes"] < size and known.get("head") == _head(file, known):
                 raise DataError("the recording is in the store already, and has grown since", got=str(file),
                                 where=str(self.path), do="Record into new files, or make another store.")  # fmt: skip
-        source = {"file": file.name, "num_bytes": size}
-        self.sources.append(source | {"head": _head(file, source)})
+        self._source = {"file": file.name, "num_bytes": size, "episodes": 0}
+        self._source["head"] = _head(file, self._source)
+        self.sources.append(self._source)
 
     def add(self, columns: Columns) -> None:
         """Add checked episodes."""
         self.widths = self.widths or columns.widths
         part = stored(columns, keep_forced=self.keep_forced)
         fields = shard_fields(columns, keep_forced=self.keep_forced)
+        self._source["episodes"] += len(part)
         self._parts.append(part)
         self._fields.append(fields)
         self._bytes += part.episodes.state_NS.nbytes + part.episodes.action_id_A.nbytes
