@@ -1,5 +1,6 @@
 """movelist check, record, convert, and train --data, as they are typed."""
 
+import io
 import json
 import shutil
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from movelist.cli import main
+from movelist.data import jsonl, store
 from movelist.data.record_rules import join
 from movelist.data.store import Store
 from movelist.run.checkpoint import load
@@ -74,6 +76,51 @@ def test_nothing_usable_fails(tmp_path, capsys):
     assert "line 2001" in said(capsys)[1] and not (tmp_path / "again.jsonl").exists()
     assert main(["check", str(bad), "--strict"]) == 1
     assert "line 1" in said(capsys)[1]
+
+
+def test_no_recording_at_all_is_wrong_use(tmp_path, capsys):
+    for command in (["check"], ["convert", "--out", str(tmp_path / "store")]):
+        assert main(command) == 2
+        assert "no recording is named" in said(capsys)[1]
+
+
+def test_check_of_a_store_says_json_too(tmp_path, capsys):
+    data = write_lines(tmp_path / "a.jsonl", record())
+    assert main(["convert", str(data), "--out", str(tmp_path / "store")]) == 0
+    capsys.readouterr()
+    assert main(["check", str(tmp_path / "store"), "--json"]) == 0
+    found = json.loads(said(capsys)[0])
+    assert found["stores"] == {str(tmp_path / "store"): {"episodes": 1, "steps": 2}} and not found["episodes"]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".arrows"])
+def test_a_full_disk_leaves_no_half_recording(tmp_path, capsys, monkeypatch, ending):
+    data, out = write_lines(tmp_path / "a.jsonl", *[record()] * 3), tmp_path / f"out{ending}"
+    real = Path.open
+
+    class Full(io.FileIO):
+        def write(self, content):
+            raise OSError(28, "No space left on device")
+
+    def opened(self, mode="r", *arguments, **named):
+        return io.BufferedWriter(Full(self, "a")) if self == out else real(self, mode, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", opened)
+    monkeypatch.setattr(jsonl, "open", opened, raising=False)
+    assert main(["convert", str(data), "--out", str(out)]) == 1
+    assert "No space left on device" in said(capsys)[1] and not out.exists()
+
+
+def test_a_conversion_that_failed_can_be_begun_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(store, "SHARD_BYTES", 1)
+    good, bad = write_lines(tmp_path / "a.jsonl", record()), write_lines(tmp_path / "b.jsonl", record(end="over"))
+    out = tmp_path / "store"
+    assert main(["convert", str(good), str(bad), "--strict", "--out", str(out)]) == 1 and not out.exists()
+    assert main(["convert", str(good), "--out", str(out)]) == 0
+    before = sorted(path.name for path in out.iterdir())
+    more = write_lines(tmp_path / "c.jsonl", record(returns=[0, 0]))
+    assert main(["convert", str(more), str(bad), "--strict", "--out", str(out)]) == 1
+    assert sorted(path.name for path in out.iterdir()) == before and len(Store(out)) == 1
 
 
 def test_record_convert_check_and_train(tmp_path, capsys):

@@ -14,17 +14,55 @@ from recorded import EXAMPLE, read_all
 ENGINES = EXAMPLE.parents[1] / "engines"
 
 
-def compiled(language, folder):
-    """The recorder's command."""
+REFUSED = {
+    "C++": """#include "movelist_writer.hpp"
+int main(int, char** argv) {
+    movelist::Writer writer(argv[1], "toy", {1});
+    writer.begin({{"human"}});
+    for (double reward : {1.0, std::nan(""), 2.0}) {
+        try { writer.step(0, {0.5f}, {7, 9}, 1, reward); } catch (const std::invalid_argument&) {}
+    }
+    writer.end({3.0});
+}""",
+    "C#": """public static class Refused {
+    public static void Main(string[] arguments) {
+        using (var writer = new Movelist.Writer(arguments[0], "toy", new[] { 1 })) {
+            writer.Begin(new[] { Movelist.Player.Human });
+            foreach (double reward in new[] { 1.0, double.NaN, 2.0 }) {
+                try { writer.Step(0, new[] { 0.5f }, new ulong[] { 7, 9 }, 1, reward); }
+                catch (System.ArgumentException) { }
+            }
+            writer.End(new[] { 3.0 });
+        }
+    }
+}""",
+}
+
+
+def compiled(language, folder, program=None):
+    """The command of the recorder, or of a program of one's own."""
+    made = folder / ("program.cpp" if language == "C++" else "Program.cs")
+    if program:
+        made.write_text(program, encoding="utf-8")
     if language == "C++":
         if not shutil.which("g++"):
             pytest.skip("no g++")
         flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run(["g++", *flags, str(ENGINES / "toy_recorder.cpp"), "-o", str(folder / "toy")], check=True)
+        subprocess.run(
+            [
+                "g++",
+                *flags,
+                f"-I{ENGINES}",
+                str(made if program else ENGINES / "toy_recorder.cpp"),
+                "-o",
+                str(folder / "toy"),
+            ],
+            check=True,
+        )
         return [str(folder / "toy")]
     if not (shutil.which("mcs") and shutil.which("mono")):
         pytest.skip("no mono")
-    sources = [str(ENGINES / name) for name in ("ToyRecorder.cs", "MovelistWriter.cs")]
+    sources = [str(made if program else ENGINES / "ToyRecorder.cs"), str(ENGINES / "MovelistWriter.cs")]
     subprocess.run(["mcs", "-warnaserror", *sources, f"-out:{folder / 'toy.exe'}"], check=True)
     return ["mono", str(folder / "toy.exe")]
 
@@ -54,6 +92,14 @@ def test_an_engine_records_what_movelist_reads(tmp_path, language):
     assert (columns.raw.return_EP[np.arange(100), columns.raw.player_N[last]] == 1).all()
     run = ["--update_frequency", "64", "--hidden_dim", "8", "--no-tensorboard", "--out", str(tmp_path / "run")]
     assert main(["train", "--data", str(recording), *run]) == 0
+
+
+@pytest.mark.parametrize("language", ["C++", "C#"])
+def test_a_step_that_a_writer_refuses_leaves_nothing_behind(tmp_path, language):
+    command = compiled(language, tmp_path, REFUSED[language])
+    subprocess.run([*command, str(tmp_path / "a.jsonl")], check=True)
+    (columns,), problems = read_all(tmp_path / "a.jsonl")
+    assert not problems and columns.raw.reward_N.tolist() == [1, 2]
 
 
 def test_a_loader_of_ones_own_is_learned_from(capsys):

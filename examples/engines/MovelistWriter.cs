@@ -43,6 +43,7 @@ namespace Movelist
         private readonly int width = 1;
         private readonly StringBuilder players = new StringBuilder();
         private readonly StringBuilder steps = new StringBuilder();
+        private readonly StringBuilder text = new StringBuilder();  // of the present step
         private int numPlayers;
         private long episode;
 
@@ -86,23 +87,24 @@ namespace Movelist
             Require(player >= 0 && player < numPlayers, "no such player");
             Require(state.Count == width, "the state has another width");
             Require(chosen >= 0 && chosen < actions.Count, "chosen is outside the list");
-            steps.Append(steps.Length == 0 ? "{\"player\":" : ",{\"player\":");
-            steps.Append(player.ToString(CultureInfo.InvariantCulture)).Append(",\"state\":[");
-            PutNumbers(steps, state);
-            steps.Append("],\"actions\":[");
+            text.Length = 0;
+            text.Append(steps.Length == 0 ? "{\"player\":" : ",{\"player\":");
+            text.Append(player.ToString(CultureInfo.InvariantCulture)).Append(",\"state\":[");
+            PutNumbers(text, state);
+            text.Append("],\"actions\":[");
             for (int i = 0; i < actions.Count; i++)
             {
-                if (i > 0) steps.Append(',');
-                steps.Append(actions[i].ToString(CultureInfo.InvariantCulture));
+                if (i > 0) text.Append(',');
+                text.Append(actions[i].ToString(CultureInfo.InvariantCulture));
             }
-            steps.Append("],\"chosen\":").Append(chosen.ToString(CultureInfo.InvariantCulture)).Append(",\"reward\":");
-            PutNumber(steps, reward);
+            text.Append("],\"chosen\":").Append(chosen.ToString(CultureInfo.InvariantCulture)).Append(",\"reward\":");
+            PutNumber(text, reward);
             if (!double.IsPositiveInfinity(logProb))
             {
-                steps.Append(",\"log_prob\":");
-                PutNumber(steps, logProb);
+                text.Append(",\"log_prob\":");
+                PutNumber(text, logProb);
             }
-            steps.Append('}');
+            steps.Append(text).Append('}');  // only now: a step with a number that is none leaves nothing behind
         }
 
         /// <summary>Ends the episode and writes it.</summary>

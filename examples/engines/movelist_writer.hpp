@@ -63,8 +63,7 @@ class Writer {
         require(player >= 0 && static_cast<std::size_t>(player) < num_players_, "no such player");
         require(state.size() == width_, "the state has another width");
         require(chosen >= 0 && static_cast<std::size_t>(chosen) < actions.size(), "chosen is outside the list");
-        std::string& out = steps_;
-        out += out.empty() ? "{\"player\":" : ",{\"player\":";
+        std::string out = steps_.empty() ? "{\"player\":" : ",{\"player\":";
         out += std::to_string(player) + ",\"state\":[";
         put_numbers(out, state);
         out += "],\"actions\":[";
@@ -75,7 +74,7 @@ class Writer {
             out += ",\"log_prob\":";
             put_number(out, log_prob);
         }
-        out += "}";
+        steps_ += out + "}";  // only now: a step with a number that is none leaves nothing behind
     }
 
     // Ends the episode and writes it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -61,6 +62,8 @@ DataCommand = Check | Record | Convert
 
 def run(command: DataCommand) -> int:
     """Do it; returns the exit code."""
+    if not isinstance(command, Record) and not command.paths:
+        raise SettingsError("no recording is named", expected="files, folders of them, or stores")
     if isinstance(command, Check):
         return _check(command)
     return _record(command) if isinstance(command, Record) else _convert(command)
@@ -74,10 +77,12 @@ def _check(command: Check) -> int:
 
     survey = Survey()
     stores = [path for path in command.paths if is_store(path)]
+    sound: dict[str, dict[str, int]] = {}
     for path in stores:
         store = Store(path)
         for number in range(len(store.shards)):
             store.shard(number).episodes.check(str(path / store.shards[number].file))
+        sound[str(path)] = {"episodes": len(store), "steps": store.num_steps}
         _say(f"{path}: a store of {len(store):,} episodes and {store.num_steps:,} steps; every checksum is right.")
     files = recordings.find([path for path in command.paths if path not in stores]) if _others(command, stores) else []
     for file in files:
@@ -93,8 +98,8 @@ def _check(command: Check) -> int:
                     kind="unreadable", file=str(file), place="all of it", what=error.what, got=error.got, do=error.do
                 )
             )
-    if files and command.json:
-        print(json.dumps(survey.to_json(), allow_nan=False))
+    if command.json:
+        print(json.dumps(survey.to_json() | {"stores": sound}, allow_nan=False))
     elif files:
         print("\n".join(survey.lines()))
     if files and not survey.episodes:
@@ -176,14 +181,17 @@ def _convert(command: Convert) -> int:
         if not count:
             raise DataError("nothing in the recordings can be used", where=", ".join(map(str, command.paths)),
                             do=f"movelist check {command.paths[0]} says why.")  # fmt: skip
-    except BaseException:  # half a recording looks like a whole one
         if writer:
             writer.close()
+        total = store.commit() if store else count
+    except BaseException:  # half a recording looks like a whole one, and half a new store like something else
+        if store:
+            store.discard()
+        if writer:
+            with contextlib.suppress(OSError):  # where the disk is full, the rest cannot be written either
+                writer.close()
             command.out.unlink()
         raise
-    if writer:
-        writer.close()
-    total = store.commit() if store else count
     _say(f"{count:,} episodes converted, {len(lost):,} bad records left out; {command.out} holds {total:,} episodes.")
     if store:
         _say(f"Next: movelist train --data {command.out}")

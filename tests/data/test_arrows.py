@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from movelist.data import arrow_writer, recordings
+from movelist.data import arrow_frames, arrow_writer, arrows, recordings
 from movelist.data.arrow_frames import frames
 from movelist.data.record_rules import Position, columns_of, join
-from recorded import assert_equal, play, read_all
+from recorded import assert_equal, play, read_all, record, with_all_fields, write_lines
 
 PLAYED = columns_of(play(60), "leduc_poker")
 NUMBERED = np.hstack([PLAYED.raw.episode_N[:, None].astype(np.float32), PLAYED.raw.state_NS[:, 1:]])
@@ -200,6 +200,99 @@ def test_a_stream_with_a_wrong_schema_costs_no_other_stream(path):
     assert back == [*range(60), *range(60)] and problem.kind == "header" and "lack a key" in str(problem)
 
 
+@pytest.mark.parametrize("left", range(1, 8))
+@pytest.mark.parametrize("kind", ["batch", "end"])
+def test_an_engine_that_died_within_a_message_s_first_bytes_loses_nothing_of_what_follows(path, left, kind):
+    last = [frame for frame in frames_of(path) if frame.kind == kind][-1]
+    path.write_bytes(path.read_bytes()[: last.start + left])
+    first, _ = played(path)
+    # Numbers as rewards in the first streams and lists here: nothing can be read with the schema of another stream.
+    lists = replace(GAMES, reward_NP=np.zeros((GAMES.raw.num_steps, 2)), reward_form_E=np.full(60, 2, np.int8))
+    write(path, replace(lists, raw=replace(GAMES.raw, return_EP=np.zeros((60, 2)))))
+    parts, problems = read_all(path)
+    assert sum(map(len, parts)) == len(first) + 60
+    assert [problem.place for problem in problems] == [f"byte {last.start}"]
+
+
+def test_a_message_behind_lost_bytes_that_end_like_its_mark_is_found(path):
+    batches = [frame for frame in frames_of(path) if frame.kind == "batch"]
+    change(path, batches[1].start, bytes(4))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: batches[1].end] + b"\xff" * 8 + whole[batches[1].end :])
+    found = frames_of(path)
+    lost = next(frame for frame in found if frame.kind == "lost")
+    assert (lost.start, lost.end) == (batches[1].start, batches[1].end + 8)
+    assert sum(frame.kind == "batch" for frame in found) == len(batches) - 1
+
+
+@pytest.mark.parametrize("limit", [1, 3000, 20_000])
+def test_batches_stay_below_the_size_that_a_reader_takes(tmp_path, monkeypatch, limit):
+    columns = with_all_fields(1)
+    monkeypatch.setattr(arrow_writer, "BATCH_BYTES", limit)
+    monkeypatch.setattr(arrow_frames, "MAX_MESSAGE_BYTES", max(8192, 2 * limit))
+    write(tmp_path / "a.arrows", columns)
+    assert sum(frame.kind == "batch" for frame in frames_of(tmp_path / "a.arrows")) > 1
+    parts, problems = read_all(tmp_path / "a.arrows")
+    assert not problems
+    assert_equal(columns, join(parts))
+
+
+def test_numbers_and_lists_as_rewards_in_one_piece_keep_their_checksums(tmp_path):
+    lists = record()
+    for step, reward in zip(lists["steps"], [[0, 0], [2, 0], [-1, -1]], strict=True):
+        step["reward"] = reward
+    parts, _ = read_all(write_lines(tmp_path / "a.jsonl", record(), lists, record()))
+    write(tmp_path / "a.arrows", parts[0])
+    back, problems = read_all(tmp_path / "a.arrows")
+    assert not problems
+    assert_equal(parts[0], join(back))
+
+
+SEAT = pa.struct([("controller", pa.utf8()), ("policy_version", pa.int64())])
+HUMANS = [{"controller": "human"}] * 2
+
+
+def seats(*others):
+    return pa.struct([("controller", pa.utf8()), *others])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "last", "what", "kept"),
+    [
+        ("final_states", pa.list_(pa.list_(pa.uint8(), 4)), [[1] * 4] * 2, "final states are no states", None),
+        ("final_states", pa.list_(pa.list_(pa.float32(), 2)), [[1.5, 2]] * 2, "final states are no states", None),
+        ("final_states", pa.list_(pa.list_(pa.uint8(), 2)), [[1, 2], None], "a value is missing", 0),
+        ("final_states", pa.list_(pa.list_(pa.uint8(), 2)), [[1, 2], [None, 3]], "a value is missing", 0),
+        ("action_features", pa.list_(pa.list_(pa.utf8(), 1)), [["a"]], "another type", None),
+        ("players", pa.list_(SEAT), [None, {"controller": "human"}], "no such controller", 0),
+        ("players", pa.list_(seats(("policy_version", pa.utf8()))), HUMANS, "another type", None),
+        ("players", pa.list_(seats(("policy_version", pa.uint64()))), HUMANS, "another type", None),
+        ("players", pa.list_(pa.struct([("controller", pa.int64())])), [{"controller": 1}] * 2, "another type", None),
+    ],
+)
+def test_a_column_or_value_of_another_kind_is_named(tmp_path, name, kind, last, what, kept):
+    header = b'{"format":"movelist/1","state_shape":[2],"state_dtype":"uint8"}'
+    whole = record()
+    for step in whole["steps"]:
+        step["state"] = [1, 2]
+    cut = whole | {"end": "truncated", "final_states": [[1, 2], [3, 4]]}
+    parts, _ = read_all(write_lines(tmp_path / "a.jsonl", header, whole, cut))
+    write(tmp_path / "a.arrows", parts[0])
+    with pa.ipc.open_stream((tmp_path / "a.arrows").read_bytes()) as stream:
+        table = stream.read_all().drop_columns("crc32")
+    first = None if name != "players" else HUMANS if kept == 0 else last
+    values = pa.array([None, None, first, None, None, last], kind)
+    if name in table.column_names:
+        table = table.set_column(table.column_names.index(name), name, values)
+    else:
+        table = table.append_column(name, values)
+    with pa.ipc.new_stream(str(tmp_path / "a.arrows"), table.schema) as writer:
+        writer.write_table(table)
+    back, (problem,) = read_all(tmp_path / "a.arrows")
+    assert what in str(problem) and problem.field == name
+    assert [part.ordinal_E.tolist() for part in back] == ([] if kept is None else [[kept]])
+
+
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_compressed_bodies_are_read(path, codec):
     whole, again = path.read_bytes(), path.with_name("b.arrows")
@@ -208,6 +301,50 @@ def test_compressed_bodies_are_read(path, codec):
     with pa.ipc.new_stream(str(again), table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_table(table)
     assert played(again) == (list(range(40)), [])
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kept"),
+    [
+        ("players", [None] * 6, []),
+        ("players", [None, None, [], None, None, HUMANS], [1]),
+        ("episode", [None, None, None, 1, 1, 1], [3]),  # no number, so each row is one
+    ],
+)
+def test_every_episode_that_is_left_out_is_named(tmp_path, name, values, kept):
+    parts, _ = read_all(write_lines(tmp_path / "a.jsonl", record(), record()))
+    write(tmp_path / "a.arrows", parts[0])
+    with pa.ipc.open_stream((tmp_path / "a.arrows").read_bytes()) as stream:
+        table = stream.read_all().drop_columns("crc32")
+    place = table.column_names.index(name)
+    table = table.set_column(place, name, pa.array(values, table.schema.field(name).type))
+    with pa.ipc.new_stream(str(tmp_path / "a.arrows"), table.schema) as writer:
+        writer.write_table(table)
+    back, problems = read_all(tmp_path / "a.arrows")
+    assert [n for part in back for n in part.ordinal_E.tolist()] == kept
+    expected = range(4) if name == "episode" else range(2)
+    assert sorted([*kept, *(problem.ordinal for problem in problems)]) == list(expected)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_episodes_that_lack_their_ends_are_named_one_by_one_and_not_kept(path, monkeypatch, rows):
+    with pa.ipc.open_stream(path.read_bytes()) as stream:
+        table = stream.read_all()
+    ends = [value if number >= len(table) - 1 else None for number, value in enumerate(table["end"].to_pylist())]
+    table = table.set_column(table.column_names.index("end"), "end", pa.array(ends, pa.utf8()))
+    with pa.ipc.new_stream(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    kept = []
+    real = arrows._Reader._batch
+
+    def watched(self, batch, frame):
+        yield from real(self, batch, frame)
+        kept.append(sum(map(len, self.pending)))
+
+    monkeypatch.setattr(arrows._Reader, "_batch", watched)
+    back, problems = played(path)
+    assert back == [39] and [problem.ordinal for problem in problems] == list(range(39))
+    assert {problem.kind for problem in problems} == {"no end"} and max(kept) <= rows + 10  # a game has 8 rows at most
 
 
 def test_arrows_other_file_format_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """Rollouts from a store, from recordings and from a watched folder: each episode once, in a seeded order, resumable."""
 
 import json
+import os
 import shutil
 import time
 from dataclasses import replace
@@ -167,7 +168,75 @@ def test_files_that_came_or_went_between_two_parts_of_a_run(tmp_path):
         drain(gone, 10)
 
 
+@pytest.mark.parametrize("kind", ["recordings", "store"])
+@pytest.mark.parametrize("after", range(1, 9))
+def test_what_came_within_a_block_or_a_pass_moves_no_episode_of_it(tmp_path, kind, after):
+    files = files_of(tmp_path, count=1, each=45)  # a block of 40, and one of 5 that grows
+    whole = list(range(68))
+    seen, state = [], {}
+
+    def make():
+        return recording_source(files, passes=2) if kind == "recordings" else store_source(tmp_path, files, passes=2)
+
+    for _ in range(after):
+        source = make()
+        source.load_state_dict(state)
+        seen += numbers(source.collect(None, 10))
+        state = json.loads(json.dumps(source.state_dict()))
+        source.close()
+    new = numbered(tmp_path / "x.jsonl", 45, 23)
+    if kind == "store":
+        writer = StoreWriter(tmp_path / "store")
+        for columns in recordings.read(new):
+            writer.add(columns)
+        writer.commit()
+    files.append(new)
+    resumed = make()
+    resumed.load_state_dict(state)
+    seen += [n for rollout in drain(resumed, 10) for n in rollout]
+    first_pass = seen[: len(seen) - 68]
+    assert sorted(seen[-68:]) == whole and sorted(first_pass) in (whole, whole[:45])
+    assert after > 5 or sorted(first_pass) == whole
+
+
+def test_a_store_that_has_lost_episodes_does_not_go_on(tmp_path):
+    source = store_source(tmp_path, files_of(tmp_path, count=2))
+    source.collect(None, 32)
+    state = source.state_dict() | {"sizes": [141]}
+    source.close()
+    source = store_source(tmp_path, [])
+    source.load_state_dict(state)
+    with pytest.raises(DataError, match="fewer episodes than when this training began: got 140, expected 141"):
+        source.collect(None, 32)
+    source.close()
+
+
 # ---------------------------------------------------------------------- watching
+
+
+def test_a_file_written_anew_with_the_same_size_is_read(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    size = numbered(folder / "a.jsonl", 10, 8).stat().st_size
+    source = watch_source(folder)
+    rollouts = source.stream.rollouts({}, 8)
+    first, state = next(rollouts)
+    assert next(rollouts) == (None, {}) and source.stream.used_up(state) == [str(folder / "a.jsonl")]
+    assert numbered(folder / "a.jsonl", 30, 8).stat().st_size == size
+    os.utime(folder / "a.jsonl", (1, 1))
+    assert source.stream.used_up(state) == []
+    assert numbers(first.episodes) + numbers(next(rollouts)[0].episodes) == [*range(10, 18), *range(30, 38)]
+
+
+def test_a_file_written_anew_and_not_read_yet_is_not_listed_as_used_up(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    numbered(folder / "a.jsonl", 10, 8)
+    source = watch_source(folder)
+    source.collect(None, 8)
+    source.close()
+    numbered(folder / "a.jsonl", 30, 4)  # shorter than what was read of the old one
+    assert source.stream.used_up(source.state_dict()) == []
 
 
 def watch_source(folder, state=None, report=None):

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from movelist.core.errors import DataError
-from movelist.data import recordings
+from movelist.data import jsonl, recordings
 from movelist.data.record_rules import LOOKING_BACK, LOOKING_ON, columns_of, join
 from recorded import EXAMPLE, assert_equal, play, read_all, record, with_all_fields, with_step, write_lines
 
@@ -61,6 +61,19 @@ def test_both_formats_give_back_every_field(tmp_path, ending, form):
     columns = with_all_fields(form)
     parts, problems = read_all(write(tmp_path / f"a{ending}", columns))
     assert not problems
+    assert_equal(columns, join(parts))
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("dtype", ["float16", "uint8"])
+def test_narrow_states_come_back(tmp_path, ending, dtype):
+    header = json.dumps({"format": "movelist/1", "state_shape": [1, 2], "state_dtype": dtype}).encode()
+    made = record(end="truncated", final_states=[[1, 2], [3, 4]])
+    for step in made["steps"]:
+        step["state"] = [65_000 if dtype == "float16" else 200, 0.1 if dtype == "float16" else 7]
+    (columns,), _ = read_all(write_lines(tmp_path / "made.jsonl", header, made))
+    parts, problems = read_all(write(tmp_path / f"a{ending}", columns))
+    assert not problems and columns.raw.state_NS.dtype == dtype
     assert_equal(columns, join(parts))
 
 
@@ -180,6 +193,17 @@ def test_an_unfinished_end_is_read_once_it_is_whole(tmp_path, cut):
         assert problems[0].kind == "unfinished" and rest[0].ordinal_E.tolist() == [1]
 
 
+def test_a_line_that_gets_its_newline_later_is_counted_once(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", record(), record())
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    parts, _ = read_all(path)
+    start = parts[-1].position(1)
+    path.write_bytes(whole + b"not json\n")
+    _, (problem,) = read_all(path, start=start)
+    assert problem.place == "line 3" and problem.ordinal == 2
+
+
 @pytest.mark.parametrize("ending", FORMATS)
 def test_a_file_that_grows_anyhow_gives_each_episode_once(tmp_path, ending):
     columns, path, rng = columns_of(play(30), "leduc_poker"), tmp_path / f"a{ending}", np.random.default_rng(0)
@@ -195,6 +219,38 @@ def test_a_file_that_grows_anyhow_gives_each_episode_once(tmp_path, ending):
             back += parts
             start = parts[-1].position(len(parts[-1]) - 1) if parts else start
         assert_equal(columns, join(back))
+
+
+def test_a_first_record_that_is_bad_in_itself_costs_no_other(tmp_path):
+    bad = with_step(0, state=[1, 2, 3])
+    (columns,), (problem,) = read_all(write_lines(tmp_path / "a.jsonl", bad, record(), record()))
+    assert columns.ordinal_E.tolist() == [1, 2]
+    assert "step 1" in str(problem) and "another width: got 2, expected 3" in str(problem)
+
+
+def test_large_rewards_of_one_episode_touch_no_other(tmp_path):
+    lists, large = record(), record()
+    for made, rewards in ((lists, [[0, 0], [2, 0], [-1, -1]]), (large, [[0, 0], [1e20, 0], [0, 0]])):
+        del made["returns"]
+        for step, reward in zip(made["steps"], rewards, strict=True):
+            step["reward"] = reward
+    (columns,), _ = read_all(write_lines(tmp_path / "a.jsonl", large, lists, record(), large))
+    assert columns.episodes(keep_forced=True).reward_N.tolist() == [1e20, 0, 0, *[2, -1, -1] * 2, 1e20, 0, 0]
+
+
+def test_wide_states_are_read_in_smaller_pieces(tmp_path, monkeypatch):
+    line = len(json.dumps(record()))
+    monkeypatch.setattr(jsonl, "_PIECE_BYTES", 2 * line)
+    parts, problems = read_all(write_lines(tmp_path / "a.jsonl", *[record()] * 5))
+    assert not problems and [len(part) for part in parts] == [2, 2, 1]
+    assert join(parts).ordinal_E.tolist() == list(range(5))
+
+
+def test_a_file_that_is_named_twice_is_found_once(tmp_path):
+    for name in "ab":
+        write_lines(tmp_path / f"{name}.jsonl", record())
+    found = recordings.find([tmp_path / "b.jsonl", tmp_path, tmp_path / ".." / tmp_path.name / "a.jsonl"])
+    assert found == [tmp_path / "b.jsonl", tmp_path / "a.jsonl"]
 
 
 def test_two_writers_in_one_file_cost_the_broken_lines(tmp_path):

@@ -148,6 +148,7 @@ def test_what_does_not_belong_into_a_store_is_refused(tmp_path):
     source = write_lines(tmp_path / "a.jsonl", record())
     writer = StoreWriter(path)
     writer.begin(source)
+    writer.add(read_all(source)[0][0])
     with pytest.raises(DataError, match="in the store already"):
         writer.begin(source)
     with pytest.raises(DataError, match="not empty"):
@@ -163,6 +164,37 @@ def test_what_does_not_belong_into_a_store_is_refused(tmp_path):
     manifest.write_text("{", encoding="utf-8")
     with pytest.raises(DataError, match="manifest of a store cannot be read"):
         Store(path)
+
+
+def test_a_recording_that_grew_is_not_taken_twice(tmp_path):
+    source = write_lines(tmp_path / "a.jsonl", *[record()] * 2)
+
+    def begin(file):
+        writer = StoreWriter(tmp_path / "store")
+        writer.begin(file)
+        for columns in read_all(file)[0]:
+            writer.add(columns)
+        return writer.commit()
+
+    assert begin(source) == 2
+    write_lines(source, *[record()] * 3)
+    with pytest.raises(DataError, match="in the store already, and has grown since"):
+        begin(source)
+    other = tmp_path / "other"  # of the same name and longer, and another one
+    other.mkdir()
+    assert begin(write_lines(other / "a.jsonl", *[record(returns=[0, 0])] * 5)) == 7
+
+
+def test_a_recording_that_gave_no_episode_may_come_again(tmp_path):
+    writer, source = StoreWriter(tmp_path / "store"), tmp_path / "a.jsonl"
+    source.touch()
+    writer.begin(source)
+    writer.begin(source)
+    writer.begin(write_lines(source, record()))
+    writer.add(read_all(source)[0][0])
+    assert writer.commit() == 1
+    with pytest.raises(DataError, match="in the store already"):
+        StoreWriter(tmp_path / "store").begin(source)
 
 
 def test_two_stores_of_the_same_recordings_are_equal(tmp_path):

@@ -63,6 +63,11 @@ def check_schema(schema: pa.Schema) -> None:
     def is_list(kind: Any) -> bool:
         return bool(types.is_list(kind) or types.is_fixed_size_list(kind))
 
+    def is_seat(kind: Any) -> bool:
+        fields = {field.name: field.type for field in kind}
+        version = fields.pop("policy_version", pa.int64())
+        return fields == {"controller": pa.utf8()} and types.is_integer(version) and version != pa.uint64()
+
     checks: dict[str, Callable[[Any], bool]] = {
         "episode": lambda kind: types.is_integer(kind) or types.is_string(kind),
         "player": types.is_integer,
@@ -72,12 +77,13 @@ def check_schema(schema: pa.Schema) -> None:
         "reward": lambda kind: is_numbers(kind) or (types.is_list(kind) and is_numbers(kind.value_type)),
         "log_prob": is_numbers,
         "critic_state": lambda kind: types.is_fixed_size_list(kind) and is_numbers(kind.value_type),
-        "action_features": lambda kind: types.is_list(kind) and types.is_fixed_size_list(kind.value_type),
+        "action_features": lambda kind: types.is_list(kind)
+        and types.is_fixed_size_list(kind.value_type)
+        and is_numbers(kind.value_type.value_type),
         "returns": lambda kind: types.is_list(kind) and is_numbers(kind.value_type),
         "end": types.is_string,
         "final_states": lambda kind: types.is_list(kind) and types.is_fixed_size_list(kind.value_type),
-        "players": lambda kind: types.is_list(kind) and types.is_struct(kind.value_type)
-        and {"controller", "policy_version"} >= {f.name for f in kind.value_type} >= {"controller"},
+        "players": lambda kind: types.is_list(kind) and types.is_struct(kind.value_type) and is_seat(kind.value_type),
         "crc32": lambda kind: kind == pa.uint32(),
     }  # fmt: skip
     for name in ("episode", "player", "state", "actions", "chosen", "end", "players"):
@@ -100,6 +106,10 @@ def check_schema(schema: pa.Schema) -> None:
         )
     if state.list_size != int(np.prod(metadata(schema)[0])):
         raise DataError("states have another width than the metadata say", got=state.list_size, where="state")
+    if "final_states" in schema.names:
+        final = schema.field("final_states").type.value_type
+        if (final.value_type, final.list_size) != (state.value_type, state.list_size):
+            raise DataError("final states are no states", got=str(final), expected=str(state), where="final_states")
 
 
 def extra_widths(rows: dict[str, Any]) -> tuple[int, int]:

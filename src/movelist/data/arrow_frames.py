@@ -15,7 +15,7 @@ from typing import IO, Literal
 
 MAX_MESSAGE_BYTES = 256 << 20  # a length beyond is taken for damage; a batch of 8,192 rows has a few MB
 _MARK = b"\xff\xff\xff\xff"
-_LIKELY = re.compile(rb"\xff\xff\xff\xff(?s:...)\x00")  # metadata of less than 16 MB
+_LIKELY = re.compile(rb"(?=\xff\xff\xff\xff(?s:...)\x00)")  # metadata of less than 16 MB; ids before may end in ff
 _KINDS: dict[int, Literal["schema", "batch"]] = {1: "schema", 2: "batch", 3: "batch"}  # 2 has a dictionary
 _PIECE_BYTES = 1 << 20
 
@@ -50,7 +50,7 @@ def frames(file: IO[bytes], place: int, size: int) -> Iterator[Frame]:
             place = frame.end
             continue
         # Here no message begins; or its length does not lead to the next one; or it was cut, and more was written.
-        found = _next(file, place + 8, size)
+        found = _next(file, place + 1, size)
         behind = place
         if frame is not None and whole and (found is None or found >= frame.end):
             yield frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from movelist.data.record_rules import LOOKING_ON, NO_VERSION, Columns
 
 Array = NDArray[Any]
 BATCH_ROWS = 8192
+BATCH_BYTES = 64 << 20  # a reader refuses batches of more than arrow_frames.MAX_MESSAGE_BYTES
 
 
 class ArrowsWriter:
-    """Writes episodes in batches of about 8,192 rows, whole episodes each; another kind of reward begins a stream.
+    """Writes episodes in batches of about 8,192 rows or 64 MB; another kind of reward begins a stream.
 
     Args:
         path: Ends in .arrows; added to, as a further stream, if it is there.
@@ -45,9 +47,12 @@ class ArrowsWriter:
 
     def close(self) -> None:
         """Finish the file."""
-        if self._stream is not None:
-            self._stream.close()
-        self._file.close()
+        stream, self._stream = self._stream, None
+        try:
+            if stream is not None:
+                stream.close()
+        finally:
+            self._file.close()
 
     def _write_batch(self, columns: Columns) -> None:
         lists = columns.reward_form_E[0] == LOOKING_ON
@@ -57,10 +62,17 @@ class ArrowsWriter:
             if self._stream is not None:
                 self._stream.close()
             self._stream, self._stream_schema = pa.ipc.new_stream(self._file, schema), schema
-        arrays = _arrays(columns, lists)
-        self._stream.write_batch(
-            pa.record_batch([arrays[field.name].cast(field.type) for field in schema], schema=schema)
-        )
+        # Lists that stand beside, in other episodes of a piece, are in no column here, so they belong into no checksum.
+        arrays = _arrays(columns if lists else replace(columns, reward_NP=None), lists)
+        self._write(pa.record_batch([arrays[field.name].cast(field.type) for field in schema], schema=schema))
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        if batch.nbytes <= BATCH_BYTES or len(batch) == 1:
+            self._stream.write_batch(batch)
+            return
+        half = len(batch) // 2
+        self._write(batch.slice(0, half))
+        self._write(batch.slice(half))
 
 
 def _arrays(columns: Columns, lists: bool) -> dict[str, Any]:

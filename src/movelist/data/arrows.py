@@ -128,11 +128,10 @@ class _Reader:
         """All episodes that end in this batch."""
         whole, done, self.done_rows = len(batch), self.done_rows, 0
         batch = batch.slice(done)
-        ends = np.flatnonzero(batch.column("end").is_valid().to_numpy(zero_copy_only=False))
-        if not len(ends):
-            self.pending.append(batch)
+        cut = self._rows_over(batch)
+        if cut is None:
+            self.pending += [batch] if len(batch) else []
             return
-        cut = int(ends[-1]) + 1
         table = pa.Table.from_batches([*self.pending, batch.slice(0, cut)]).combine_chunks()
         before = sum(map(len, self.pending)) - done  # rows of this table that stand before this batch
         self.pending = [batch.slice(cut)] if cut < len(batch) else []
@@ -150,12 +149,24 @@ class _Reader:
         self.row += table.num_rows
         self.after_gap = False
 
+    def _rows_over(self, batch: pa.RecordBatch) -> int | None:
+        """How many rows belong to episodes that are over, with an end or for another number follows; None if none is.
+
+        Without the second, a file that lacks all ends would be kept in memory.
+        """
+        over = batch.column("end").is_valid().to_numpy(zero_copy_only=False)
+        over[:-1] |= _other_follows(batch.column("episode"))
+        rows = np.flatnonzero(over)
+        if len(rows):
+            return int(rows[-1]) + 1
+        before = self.pending[-1:] if len(batch) else []
+        return 0 if any(one.column("episode")[-1] != batch.column("episode")[0] for one in before) else None
+
     def _rows(self, rows: dict[str, Any], num_rows: int, next_E4: Callable[[Array], Array]) -> Iterator[Columns]:
         has_end = rows["end"].is_valid().to_numpy(zero_copy_only=False)
-        episode = rows["episode"]
-        other = pc.fill_null(pc.not_equal(episode[1:], episode[:-1]), True).to_numpy(zero_copy_only=False)
-        last = has_end.copy()
-        last[:-1] |= other  # another number: what came before it is over, with an end or without
+        last = np.ones(num_rows, bool)
+        # Another number: what came before it is over, with an end or without.
+        last[:-1] = has_end[:-1] | _other_follows(rows["episode"])
         edges = np.concatenate([[0], np.flatnonzero(last) + 1])
         starts, stops = edges[:-1], edges[1:]
         faults = self._faults(rows, starts, stops, has_end)
@@ -195,16 +206,17 @@ class _Reader:
         for e in np.flatnonzero(~has_end[stops - 1]).tolist():
             fault(int(starts[e]), False, "no end", "an episode has no end, and another one follows", "end",
                   do="Write `end` in the row of each last step.")  # fmt: skip
-        for name in ("player", "state", "actions", "chosen"):
+        for name in ("episode", "player", "state", "actions", "chosen"):
             for row in null_rows(rows[name]):
                 fault(row, True, "field", "a value is missing", name, expected="a value in each row")
         last = rows["players"].take(pa.array(stops - 1))
         if self.widths is None:
-            lengths = pc.list_value_length(last).drop_null()
-            if not len(lengths) or lengths[0].as_py() < 1:
-                fault(0, False, "width", "an episode has no players", "players")
+            seats_E = pc.fill_null(pc.list_value_length(last), 0).to_numpy(zero_copy_only=False)
+            if not seats_E.any():
+                for start in starts.tolist():
+                    fault(start, False, "width", "an episode has no players", "players")
                 return faults
-            self.widths = Widths(game, lengths[0].as_py(), shape, dtype, *extra_widths(rows))
+            self.widths = Widths(game, int(seats_E[seats_E > 0][0]), shape, dtype, *extra_widths(rows))
         here = Widths(game, self.widths.num_players, shape, dtype, *extra_widths(rows))
         if difference := self.widths.difference(here):
             for e in range(len(starts)):
@@ -219,6 +231,10 @@ class _Reader:
             lengths = pc.fill_null(pc.list_value_length(column), players if name != "players" else -1)
             for e in np.flatnonzero(lengths.to_numpy(zero_copy_only=False) != players).tolist():
                 fault(int(starts[e]), False, "width", f"{name} has not one entry for each seat", name, expected=players)
+            if name == "final_states":  # a gap in integers would become a 0
+                parents = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+                for seat in null_rows(column.flatten()):
+                    fault(int(starts[parents[seat]]), False, "field", "a value is missing", name)
         if pa.types.is_list(rows["reward"].type) if "reward" in rows else False:
             lengths = pc.fill_null(pc.list_value_length(rows["reward"]), players).to_numpy(zero_copy_only=False)
             for row in np.flatnonzero(lengths != players).tolist():
@@ -237,11 +253,12 @@ class _Reader:
             fault(row, False, "field", "there is no such end", "end", got=rows["end"][row].as_py(), expected=ENDS)
         players = rows["players"].take(pa.array(stops - 1))
         flat = players.flatten()
-        wrong = pc.is_null(pc.index_in(pc.struct_field(flat, "controller"), pa.array(SEATS)))
+        controller = pc.struct_field(flat, "controller")
+        wrong = pc.is_null(pc.index_in(controller, pa.array(SEATS)))
         parents = pc.list_parent_indices(players).to_numpy(zero_copy_only=False)
         for cell in np.flatnonzero(wrong.to_numpy(zero_copy_only=False)).tolist():
             fault(int(stops[parents[cell]]) - 1, False, "field", "there is no such controller", "players",
-                  got=flat[cell].as_py()["controller"], expected=SEATS)  # fmt: skip
+                  got=controller[cell].as_py(), expected=SEATS)  # fmt: skip
 
     def _sound(self, columns: Columns, rows: dict[str, Any]) -> Iterator[Columns]:
         """Leave out the episodes whose checksum is stated and wrong."""
@@ -263,6 +280,12 @@ class _Reader:
 
     def _tell(self, kind: str, what: str, field: str, **facts: Any) -> None:
         self.report(Problem(kind=kind, file=self.file, place=f"row {self.row}", what=what, field=field, **facts))
+
+
+def _other_follows(episode: pa.Array) -> Array:
+    """Which rows but the last are followed by one of another number."""
+    other: Array = pc.fill_null(pc.not_equal(episode[1:], episode[:-1]), True).to_numpy(zero_copy_only=False)
+    return other
 
 
 def _other_format(file: IO[bytes]) -> tuple[str, str] | None:

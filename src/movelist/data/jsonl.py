@@ -18,7 +18,7 @@ from movelist.data.record_lines import MAX_LINE_BYTES, Bad, explained, lines
 from movelist.data.record_rules import Columns, Position, Problem
 
 Report = Callable[[Problem], None]
-_PIECE_STEPS = 4096
+_PIECE_STEPS, _PIECE_BYTES = 4096, 16 << 20  # of text, whose numbers take 16 times as much as Python's floats
 
 
 def read_jsonl(path: Path, start: Position, expected: Widths | None, report: Report) -> Iterator[Columns]:
@@ -35,21 +35,21 @@ def read_jsonl(path: Path, start: Position, expected: Widths | None, report: Rep
     """
     reader = _Reader(str(path), expected, report)
     records: list[tuple[Record, dict[str, Any]]] = []
-    num_steps, ordinal, number = 0, start.ordinal, max(1, start.line)
+    num_steps, num_bytes, ordinal, number = 0, 0, start.ordinal, max(1, start.line)
     if start.offset:
         reader.header_of(path)
     for line, end, whole in reader.lines(path, start.offset):
-        place = {"line": number, "end": end, "ordinal": ordinal}
+        place = {"line": number, "next": number + whole, "end": end, "ordinal": ordinal}
         reader.last_line = number
         kind = reader.kind(line, whole, place)
         number += 1
         if kind == "record" and (record := reader.decode(line, whole, place)) is not None:
             records.append((record, place))
-            num_steps += len(record.steps)
+            num_steps, num_bytes = num_steps + len(record.steps), num_bytes + len(line)
         ordinal += kind == "record" and whole
-        if num_steps >= _PIECE_STEPS:
+        if num_steps >= _PIECE_STEPS or num_bytes >= _PIECE_BYTES:
             yield from reader.columns(records)
-            records, num_steps = [], 0
+            records, num_steps, num_bytes = [], 0, 0
     yield from reader.columns(records)
 
 
@@ -128,22 +128,25 @@ class _Reader:
         parts = []
         for record, place in records:
             try:
-                parts.append((arrays(record, self._fit(record)), place))
+                widths = self._fit(record)
+                parts.append((arrays(record, widths), place))
+                self.widths = widths  # only now: a bad first record costs no other
             except Bad as bad:
                 self._tell(bad, place)
         if parts and self.widths:
             yield stack(parts, self.widths)
 
     def _fit(self, record: Record) -> Widths:
-        """The file's widths, from the first record with a step; refuses a record of others."""
+        """The file's widths, or this record's where none is known yet; refuses a record of another kind."""
         steps = record.steps
         first = steps[0] if steps else None
         shape = self.shape or ((len(first.state),) if first and first.state else None)
-        if self.widths is None:
+        widths = self.widths
+        if widths is None:
             if not record.players or shape is None or first is None:
                 raise _no_width(record)
             features = first.action_features
-            self.widths = Widths(
+            widths = Widths(
                 record.game,
                 len(record.players),
                 shape,
@@ -152,13 +155,13 @@ class _Reader:
                 0 if features is UNSET or not features else len(features[0]),
             )
         for field, got, expected in (
-            ("game", record.game, self.widths.game),
-            ("players", len(record.players), self.widths.num_players),
+            ("game", record.game, widths.game),
+            ("players", len(record.players), widths.num_players),
         ):
             if got != expected:
                 raise Bad("width", "an episode is of another kind than its file or the run", field=field, got=got,
                            expected=expected, do="Record different games into different files.")  # fmt: skip
-        return self.widths
+        return widths
 
     def _tell(self, bad: Bad, place: dict[str, Any]) -> None:
         facts = {"ordinal": place.get("ordinal", -1), **bad.facts}

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,15 +64,36 @@ class StoreStream:
 
     def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
         """See `Stream`."""
-        first = state.get("part", 0)
+        first, sizes = state.get("part", 0), state.get("sizes", [])
         for number in range(state.get("pass", 0), self.passes):
-            order = np.random.default_rng([self.seed, number]).permutation(len(self.store))
-            parts = even_parts(len(order), num_episodes)
+            sizes = self._sizes(sizes)
+            parts = self._parts(number, sizes, num_episodes)
             for part in range(first, len(parts)):
                 share = (number + (part + 1) / len(parts)) / self.passes
                 mine = parts[part][self.share(len(parts[part]))]
-                yield self.store.take(order[mine]), {"pass": number, "part": part + 1, "done": share}
-            first = 0
+                yield self.store.take(mine), {"pass": number, "part": part + 1, "done": share, "sizes": sizes}
+            first, sizes = 0, []
+
+    def _sizes(self, before: list[int]) -> list[int]:
+        """How many episodes the store had each time this pass was taken up: what came since follows in its own order.
+
+        Raises:
+            DataError: It has fewer than before.
+        """
+        if before and before[-1] > len(self.store):
+            raise DataError("the store has fewer episodes than when this training began", got=len(self.store),
+                            expected=before[-1], where=str(self.store.path),
+                            do="Put it back, or begin a new run with --init_from.")  # fmt: skip
+        return before if before and before[-1] == len(self.store) else [*before, len(self.store)]
+
+    def _parts(self, number: int, sizes: list[int], num_episodes: int) -> list[Array]:
+        """The numbers of the episodes of each rollout of a pass."""
+        rng = np.random.default_rng([self.seed, number])
+        parts = []
+        for start, stop in pairwise([0, *sizes]):
+            order = start + rng.permutation(stop - start)
+            parts += [order[part] for part in even_parts(len(order), num_episodes)]
+        return parts
 
     def done(self, state: State) -> float:
         """See `Stream`."""
@@ -117,13 +139,14 @@ class RecordingStream:
                 parts = even_parts(len(block), num_episodes)
                 for part in range(first, len(parts)):
                     mine = parts[part][self.share(len(parts[part]))]
-                    yield block.take(order[mine]), {**start, "pass": number, "part": part + 1}
+                    yield block.take(order[mine]), {**start, "pass": number, "part": part + 1, "size": len(block)}
                 first = 0
             state = {}
 
     def _blocks(self, state: State, number: int, num_episodes: int) -> Iterator[tuple[Stored, State]]:
         """Blocks of one pass, each with where it starts."""
         start = {"files": list(map(str, self.files)), "file": 0, "position": asdict(Position()), "block": 0, **state}
+        whole = start.pop("size", 0)  # of a block that is begun: what came since belongs to the next one
         report = self.report if number == 0 else None
         parts: list[Stored] = []
         count = size = 0
@@ -132,15 +155,16 @@ class RecordingStream:
             for columns in recordings.read(files[file], start=position, expected=self.widths, report=report):
                 ready, taken = stored(columns, keep_forced=self.keep_forced), 0
                 while taken < len(ready):
-                    part = ready.take(np.arange(taken, min(len(ready), taken + num_episodes * BLOCK_ROLLOUTS - count)))
+                    most = whole or num_episodes * BLOCK_ROLLOUTS
+                    part = ready.take(np.arange(taken, min(len(ready), taken + most - count)))
                     parts.append(part)
                     taken, count = taken + len(part), count + len(part)
                     size += part.episodes.state_NS.nbytes
-                    if count >= BLOCK_ROLLOUTS * num_episodes or (size >= BLOCK_BYTES and count >= num_episodes):
+                    if count >= most or (not whole and size >= BLOCK_BYTES and count >= num_episodes):
                         yield join_stored(parts), start
                         place = {"files": start["files"], "file": file, "position": asdict(columns.position(taken - 1))}
                         start = {**place, "block": start["block"] + 1}
-                        parts, count, size = [], 0, 0
+                        parts, count, size, whole = [], 0, 0, 0
         if parts:
             yield join_stored(parts), start
 

@@ -177,7 +177,7 @@ def stack(parts: Sequence[tuple[dict[str, Any], dict[str, Any]]], widths: Widths
         version_EP=np.stack([part["version"] for part in pieces]),
         ordinal_E=np.array([place["ordinal"] for _, place in parts]),
         line_E=np.array([place["line"] for _, place in parts]),
-        next_E4=np.array([(place["end"], place["line"] + 1, 0, 0) for _, place in parts]),
+        next_E4=np.array([(place["end"], place["next"], 0, 0) for _, place in parts]),
         critic_state_NC=joined("critic") if widths.critic_size else None,
         feature_AF=joined("feature") if widths.feature_size else None,
     )
@@ -225,6 +225,8 @@ def _step_of(columns: Columns, n: int, form: int) -> Step:
 
 def _short(row: Array) -> list[float]:
     """Numbers as short as they go: 1 in place of 1.0."""
-    whole: Array = row.astype(np.int32) if np.isfinite(row).all() and (np.abs(row) < 1 << 30).all() else row
+    # The limit has a dtype of its own: as float16 it would be infinite, with a warning.
+    small = np.isfinite(row).all() and (np.abs(row) < np.float32(1 << 30)).all()
+    whole: Array = row.astype(np.int32) if small else row
     numbers: list[float] = (whole if (whole == row).all() else row).tolist()
     return numbers

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -337,8 +338,9 @@ def _credit(columns: Columns) -> dict[str, Array]:
     credited[:-1][same] = back_N[order][1:][same]
     reward_N[order] = credited
     if columns.reward_NP is not None:
-        sums_NP = np.concatenate([np.zeros((1, raw.num_players)), np.cumsum(np.nan_to_num(columns.reward_NP), axis=0)])
-        before_NP = sums_NP[:-1] - sums_NP[raw.episode_offsets[:-1]][raw.episode_N]
+        before_NP = np.zeros_like(columns.reward_NP)
+        for start, stop in pairwise(raw.episode_offsets.tolist()):  # a running sum over all would mix their roundings
+            before_NP[start + 1 : stop] = np.cumsum(columns.reward_NP[start:stop], axis=0)[:-1]
         score_N = before_NP[np.arange(raw.num_steps), raw.player_N]
         on_N = credit(score_N, raw.player_N, raw.episode_offsets, total_EP)
         reward_N = np.where(form_E[raw.episode_N] == LOOKING_ON, on_N, reward_N)

@@ -39,7 +39,7 @@ def is_recording(path: Path) -> bool:
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
-    """The recordings among files and in folders (also in folders inside), sorted by name.
+    """The recordings among files and in folders (also in folders inside), sorted by name, each once.
 
     Raises:
         DataError: A path is not there or is no recording, or there is none at all.
@@ -60,7 +60,10 @@ def find(paths: Sequence[Path]) -> list[Path]:
         raise DataError(
             "there is no recording", where=", ".join(map(str, paths)), expected=f"files {', '.join(SUFFIXES)}"
         )
-    return files
+    once: dict[Path, Path] = {}
+    for file in files:
+        once.setdefault(file.resolve(), file)
+    return list(once.values())
 
 
 def read(

@@ -11,6 +11,7 @@ Version 1 had no critic_state, action_features and rewards as recorded; it is re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import zlib
@@ -242,7 +243,10 @@ class StoreWriter:
                                 got=f"keep_forced {keep_forced}",
                                 expected=manifest["settings"]["keep_forced"], do="Make another store.")  # fmt: skip
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise DataError("this is no store, and not empty", got=str(path), do="Choose another with --out.")
+            raise DataError("this is no store, and not empty", got=str(path),
+                            do="Choose another, or delete it if a conversion that was killed left it.")  # fmt: skip
+        self._source: dict[str, Any] = {"episodes": 0}  # whose episodes are being added
+        self._made = not path.exists()
         self._parts: list[Stored] = []
         self._fields: list[dict[str, Array]] = []
         self._bytes = 0
@@ -253,17 +257,26 @@ class StoreWriter:
         Raises:
             DataError: They are in the store already.
         """
-        source = {"file": file.name, "num_bytes": file.stat().st_size}
-        if source in self.sources:
-            raise DataError("the recording is in the store already", got=str(file), where=str(self.path),
-                            do="Give only new ones.")  # fmt: skip
-        self.sources.append(source)
+        size = file.stat().st_size
+        for known in self.sources:
+            if known["file"] != file.name or not known.get("episodes", 1):
+                continue
+            if known["num_bytes"] == size:
+                raise DataError("the recording is in the store already", got=str(file), where=str(self.path),
+                                do="Give only new ones.")  # fmt: skip
+            if known["num_bytes"] < size and known.get("head") == _head(file, known):
+                raise DataError("the recording is in the store already, and has grown since", got=str(file),
+                                where=str(self.path), do="Record into new files, or make another store.")  # fmt: skip
+        self._source = {"file": file.name, "num_bytes": size, "episodes": 0}
+        self._source["head"] = _head(file, self._source)
+        self.sources.append(self._source)
 
     def add(self, columns: Columns) -> None:
         """Add checked episodes."""
         self.widths = self.widths or columns.widths
         part = stored(columns, keep_forced=self.keep_forced)
         fields = shard_fields(columns, keep_forced=self.keep_forced)
+        self._source["episodes"] += len(part)
         self._parts.append(part)
         self._fields.append(fields)
         self._bytes += part.episodes.state_NS.nbytes + part.episodes.action_id_A.nbytes
@@ -289,6 +302,16 @@ class StoreWriter:
         write_whole(self.path / MANIFEST, lambda file: file.write(text.encode("utf-8")))
         return sum(shard.episodes for shard in self.shards)
 
+    def discard(self) -> None:
+        """Delete the shards that no manifest names, and the folder if it was made for them."""
+        named = [shard["file"] for shard in _read_manifest(self.path)["shards"]] if is_store(self.path) else []
+        with contextlib.suppress(OSError):  # held by a virus scanner: it does no harm, and is written over
+            for shard in self.shards:
+                if shard.file not in named:
+                    (self.path / shard.file).unlink()
+            if self._made and not named:
+                self.path.rmdir()
+
     def _flush(self) -> None:
         from safetensors.numpy import save
 
@@ -308,6 +331,12 @@ class StoreWriter:
         crc = f"{zlib.crc32(content):08x}"
         self.shards.append(Shard(name, len(content), crc, len(episodes), episodes.num_steps, episodes.num_actions))
         self._parts, self._fields, self._bytes = [], [], 0
+
+
+def _head(file: Path, source: dict[str, Any]) -> str:
+    """The checksum of the first bytes that a recording had when it was converted: one that grew is known by them."""
+    with file.open("rb") as opened:
+        return f"{zlib.crc32(opened.read(min(4096, source['num_bytes']))):08x}"
 
 
 def _fits_uint8(states: Array | None) -> bool:

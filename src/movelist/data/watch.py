@@ -18,6 +18,7 @@ from movelist.data.record_rules import Columns, Position, Problem
 from movelist.data.store import Stored, join_stored, stored
 
 FINGERPRINT_BYTES = 4096
+Stamp = tuple[int, int]  # size and time of the last change; either tells that a file was written to
 
 
 class WatchStream:
@@ -38,7 +39,7 @@ class WatchStream:
     ) -> None:
         self.folder, self.keep_forced, self.widths = folder, keep_forced, widths
         self._report, self._told = report, set[tuple[str, str, str]]()
-        self._used: set[tuple[str, int | None]] = set()  # name and size of files that were found used up
+        self._used: set[tuple[str, Stamp]] = set()  # name and stamp of files that were found used up
 
     def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
         """See `loader.Stream`."""
@@ -70,21 +71,22 @@ class WatchStream:
         names = []
         for name, entry in state.get("files", {}).items():
             path = self.folder / name
-            size = _size(path)
-            if not entry["position"]["ordinal"]:
+            stamp = _stamp(path)
+            if not entry["position"]["ordinal"] or not stamp:
                 continue
-            if size and (name, size) not in self._used and not _has_more(path, entry, self.widths):
-                self._used.add((name, size))
-            if (name, size) in self._used:
+            if (name, stamp) not in self._used and not _has_more(path, entry, self.widths):
+                self._used.add((name, stamp))
+            if (name, stamp) in self._used:
                 names.append(str(path))
         return sorted(names)
 
     def _new(self, files: dict[str, dict[str, Any]]) -> Iterator[tuple[Path, Columns]]:
         """What has come since the last look; `files` learns each file's size and fingerprint."""
         for path in sorted(self._present(), key=lambda path: (_time(path), path.name)):
-            size, entry = _size(path), files.get(self._name(path))
-            if size is None or size == 0 or (entry and entry["size"] == size):
+            stamp, entry = _stamp(path), files.get(self._name(path))
+            if not stamp or (entry and (entry["size"], entry.get("time")) == stamp):
                 continue
+            size = stamp[0]
             try:
                 if entry is None or size < entry["head"][0] or _fingerprint(path, entry["head"][0]) != entry["head"]:
                     entry = files[self._name(path)] = {"position": asdict(Position()), "head": [0, 0], "size": 0}
@@ -97,7 +99,7 @@ class WatchStream:
                                        do="Write new episodes into a new file."))  # fmt: skip
                 for columns in recordings.read(path, start=start, expected=self.widths, report=self._tell):
                     yield path, columns
-                entry["size"] = size
+                entry["size"], entry["time"] = stamp
             except (DataError, OSError):  # held by its writer: at the next look, from where it was left
                 continue
 
@@ -117,11 +119,13 @@ class WatchStream:
             self._report(problem)
 
 
-def _size(path: Path) -> int | None:
+def _stamp(path: Path) -> Stamp | None:
+    """None for a file that is empty or gone."""
     try:
-        return path.stat().st_size
+        found = path.stat()
     except OSError:
         return None
+    return (found.st_size, found.st_mtime_ns) if found.st_size else None
 
 
 def _time(path: Path) -> float:
@@ -138,12 +142,17 @@ def _fingerprint(path: Path, num_bytes: int) -> list[int]:
 
 
 def _has_more(path: Path, entry: dict[str, Any], widths: Widths) -> bool:
-    """Whether an episode, or the beginning of one, lies behind the position: it may be read ahead and not used yet."""
+    """Whether an episode, or the beginning of one, lies behind the position: it may be read ahead and not used yet.
+
+    All of a file that was written anew does.
+    """
     found: list[Problem] = []
     try:
+        if _fingerprint(path, entry["head"][0]) != list(entry["head"]):
+            return True
         start = Position(**entry["position"])
         if any(True for _ in recordings.read(path, start=start, expected=widths, report=found.append)):
             return True
-    except DataError:
+    except (DataError, OSError):
         return True
     return any(problem.kind == "unfinished" for problem in found)
