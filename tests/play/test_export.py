@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.numpy import load as load_tensors
 
-from movelist.core.errors import CheckpointError, DataError, SettingsError
+from movelist.core.errors import CheckpointError, DataError, NonFiniteError, SettingsError
 from movelist.core.ragged import Segments
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.play import export, exported, weights_file
@@ -85,6 +85,29 @@ def test_the_file_plays_as_the_network_does(profile, shape, tmp_path):
         np.testing.assert_array_equal(index_B, expected_B)
         np.testing.assert_allclose(log_prob_B, expected_log_prob_B, atol=1e-5)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@every_profile
+def test_a_bad_state_stops_the_game(profile, tmp_path):
+    net = trained(SHAPES["bits"])
+    path = tmp_path / f"policy{SUFFIX_OF[profile]}"
+    export_net(net, info_of(net), path, profile)
+    turns = turns_of(net, 3)
+    turns.state_BS[1, 4] = np.nan
+    for greedy in (True, False):
+        with pytest.raises(NonFiniteError, match=r"not a finite number: got nan \(game with seed 7919, turn 1\)"):
+            load_exported(path, greedy=greedy).choose(turns)
+
+
+@every_profile
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+def test_a_network_of_half_precision_is_exported_as_its_weights_are(profile, kind, tmp_path):
+    net = trained(SHAPES["narrow actions"]).to(kind)
+    path = tmp_path / f"policy{SUFFIX_OF[profile]}"
+    export_net(net, info_of(net), path, profile)
+    assert net.pair_weight.dtype == kind
+    expected = NetPolicy(net.float()).log_probs(turns_of(net, 20))
+    np.testing.assert_allclose(load_exported(path).log_probs(turns_of(net, 20)), expected, atol=1e-5)
 
 
 @needs_onnx

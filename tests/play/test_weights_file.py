@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save
 
 from movelist.core.errors import CheckpointError
 from movelist.learn.model import ModelShape, PolicyValueNet
@@ -79,6 +80,33 @@ def test_files_of_others_are_refused():
         weights_file.from_bytes(with_checksum(other), "here")
     other = weights_file.to_bytes(*made())[:-4].replace(b'"state_size":"5"', b'"state_size":"x"')
     with pytest.raises(CheckpointError, match="no proper state_size: got x"):
+        weights_file.from_bytes(with_checksum(other), "here")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pair.weight": None}, r"no proper pair.weight: got nothing, expected float32 \[8\] \(here\)"),
+        ({"action1.bias": None}, r"no proper action1.bias: got nothing, expected float32 \[8\]"),
+        ({"state1.weight": torch.zeros(5, 8)}, r"state1.weight: got float32 \[5, 8\], expected float32 \[8, 5\]"),
+        ({"state1.bias": torch.zeros(8, dtype=torch.float64)}, r"state1.bias: got float64 \[8\], expected float32"),
+        ({"state2.bias": torch.full((8,), torch.nan)}, r"holds NaN or infinity in state2.bias \(here\)"),
+        ({"state2.bias": torch.zeros(8, dtype=torch.bfloat16)}, "a policy file cannot be read: got 'BF16'"),
+    ],
+)
+def test_files_made_by_hand_are_refused_by_the_tensor(change, message):
+    net, info = made()
+    metadata = {"format": weights_file.FORMAT, **info.to_metadata()}
+    tensors = {name: torch.from_numpy(array) for name, array in weights_file.weights_of(net).items()} | change
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    content = save({**tensors, weights_file.CHECKSUM: torch.zeros(4, dtype=torch.uint8)}, metadata)
+    with pytest.raises(CheckpointError, match=message):
+        weights_file.from_bytes(with_checksum(content[:-4]), "here")
+
+
+def test_an_unknown_action_encoder_is_refused():
+    other = weights_file.to_bytes(*made())[:-4].replace(b'"action_encoder":"bits"', b'"action_encoder":"text"')
+    with pytest.raises(CheckpointError, match="no proper action_encoder: got text, expected bits or table"):
         weights_file.from_bytes(with_checksum(other), "here")
 
 

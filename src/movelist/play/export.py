@@ -103,7 +103,7 @@ def export_net(
     """
     _check_request(path, profile, value)
     # Compared on a CPU in full float32: on a GPU torch itself is as far off as TF32 rounds.
-    net = copy.deepcopy(net).cpu().eval()
+    net = copy.deepcopy(net).cpu().float().eval()
     if profile == "weights":
         content = weights_file.to_bytes(net, info)
     else:

@@ -14,7 +14,7 @@ from movelist.core.action_ids import to_bits, to_text
 from movelist.core.errors import CheckpointError, DataError, MissingExtraError
 from movelist.core.ragged import Segments
 from movelist.play import weights_file
-from movelist.play.policy import Turns, gumbel
+from movelist.play.policy import Turns, gumbel, refuse_non_finite
 from movelist.play.policy_info import PolicyInfo
 
 Array = NDArray[Any]
@@ -135,11 +135,14 @@ class ExportedPolicy:
 
         Raises:
             DataError: An id has no row in the table.
+            NonFiniteError: The file gives NaN or infinity for a chosen action.
         """
         segments, log_prob_A = self._log_probs(turns)
         noisy_A = log_prob_A if self.greedy else log_prob_A + torch.from_numpy(gumbel(turns))
         index_B = ragged.argmax(noisy_A, segments)
-        return index_B.numpy(), log_prob_A[segments.offsets[:-1] + index_B].numpy()
+        log_prob_B = log_prob_A[segments.offsets[:-1] + index_B].numpy()
+        refuse_non_finite(log_prob_B, turns)
+        return index_B.numpy(), log_prob_B
 
     def log_probs(self, turns: Turns) -> Array:
         """Log-probabilities of all legal actions, float32 [A]."""

@@ -112,13 +112,43 @@ def from_bytes(content: bytes, where: str) -> tuple[PolicyInfo, dict[str, Floats
         )
     try:
         tensors = load(content)
+        # KeyError: a type of numbers that numpy does not know.
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError("a policy file cannot be read", got=error, where=where) from None
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
             "this is no weights file of movelist", got=metadata.get("format"), expected=FORMAT, where=where
         )
-    tensors.pop(CHECKSUM, None)
-    return PolicyInfo.from_metadata(metadata, where), tensors
+    info = PolicyInfo.from_metadata(metadata, where)
+    return info, {name: _checked(tensors.get(name), name, shape, where) for name, shape in _shapes(info).items()}
+
+
+def _shapes(info: PolicyInfo) -> dict[str, tuple[int, ...]]:
+    """The tensors that a file with this metadata has to hold."""
+    hidden, width = info.hidden_dim, info.action_hidden_dim
+    table = {"action_table": (info.num_actions, width)}
+    bits = {"action1.weight": (width, 64), "action1.bias": (width,)}
+    return {
+        "state1.weight": (hidden, info.state_size),
+        "state1.bias": (hidden,),
+        "state2.weight": (hidden, hidden),
+        "state2.bias": (hidden,),
+        "state_to_pair.weight": (hidden, hidden),
+        "state_to_pair.bias": (hidden,),
+        **(table if info.action_encoder == "table" else bits),
+        "action_to_pair.weight": (hidden, width),
+        "pair.weight": (hidden,),
+    }
+
+
+def _checked(tensor: NDArray[Any] | None, name: str, shape: tuple[int, ...], where: str) -> Floats:
+    got = "nothing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+    if tensor is None or got != f"float32 {list(shape)}":
+        raise CheckpointError(
+            f"the policy file has no proper {name}", got=got, expected=f"float32 {list(shape)}", where=where
+        )
+    if not np.isfinite(tensor).all():
+        raise CheckpointError(f"the policy file holds NaN or infinity in {name}", where=where)
+    return tensor
