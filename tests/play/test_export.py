@@ -1,6 +1,7 @@
 """Exports are equal to torch, or there is no file."""
 
 import json
+import zlib
 
 import numpy as np
 import pytest
@@ -10,14 +11,14 @@ from safetensors.numpy import load as load_tensors
 from movelist.core.errors import CheckpointError, DataError, NonFiniteError, SettingsError
 from movelist.core.ragged import Segments
 from movelist.learn.model import ModelShape, PolicyValueNet
-from movelist.play import export, exported, weights_file
+from movelist.play import export, exported, onnx_graph, weights_file
 from movelist.play.export import SUFFIX_OF, export_net, publish, random_lists
 from movelist.play.exported import load_exported
 from movelist.play.policy import NetPolicy, Turns
 from movelist.play.policy_info import describe
 
 try:
-    import onnx  # noqa: F401
+    import onnx
     import onnxruntime  # noqa: F401
 except ImportError:
     HAS_ONNX = False
@@ -238,10 +239,30 @@ def test_damaged_onnx_files_are_refused(tmp_path):
     path = tmp_path / "policy.onnx"
     export_net(net, info_of(net), path, "ort")
     content = path.read_bytes()
-    for damaged in (b"", content[: len(content) // 3], b"no model"):
+    # The last bytes are text in the metadata: no engine has to know of them.
+    assert onnx.load_model_from_string(content).metadata_props[-1].value.encode() == content[-8:]
+    assert content[-8:] == b"%08x" % zlib.crc32(content[:-8])
+    flipped = []
+    for place in np.random.default_rng(0).integers(0, 8 * len(content), 300):
+        flipped.append(bytearray(content))
+        flipped[-1][place // 8] ^= 1 << (place % 8)
+    for damaged in (b"", content[: len(content) // 3], content[:-1], b"no model", *flipped):
         path.write_bytes(damaged)
-        with pytest.raises(CheckpointError, match=r"an ONNX file cannot be read|no proper movelist"):
+        with pytest.raises(CheckpointError, match=rf"its checksum differs \(.*, {len(damaged)} bytes\)"):
             load_exported(path)
+
+
+@needs_onnx
+def test_onnx_files_of_others_are_refused(tmp_path):
+    path = tmp_path / "policy.onnx"
+    for content, message in ((b"no model", "an ONNX file cannot be read"), (b"", "an ONNX file cannot be read")):
+        path.write_bytes(content + b"%08x" % zlib.crc32(content))
+        with pytest.raises(CheckpointError, match=message):
+            load_exported(path)
+    net = trained(SHAPES["bits"])
+    path.write_bytes(onnx_graph.to_bytes(onnx_graph.build(net, "ort", {"format": "movelist-ort/1"}, value=False)))
+    with pytest.raises(CheckpointError, match="no proper movelist: got nothing"):
+        load_exported(path)
 
 
 def test_loading_refuses_what_it_was_not_meant_for(tmp_path):

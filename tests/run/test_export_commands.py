@@ -122,6 +122,17 @@ def test_an_export_of_another_game_is_refused(run, tmp_path):
         movelist.match(path, game=Chess())
 
 
+@pytest.mark.parametrize("name", ["policy.safetensors", "policy.onnx"])
+def test_an_exported_file_is_not_exported_again(run, tmp_path, name, capsys):
+    (tmp_path / name).touch()  # refused by its name
+    assert cli.main(["export", str(tmp_path / name), "--out", str(tmp_path / "b.onnx")]) == 2
+    assert "an exported file cannot be exported again: got " in capsys.readouterr().err
+    movelist.export(run, tmp_path / "policy.safetensors", "weights")
+    player = load_exported(tmp_path / "policy.safetensors")
+    with pytest.raises(SettingsError, match="only a network can be exported: got ExportedPolicy, expected a Policy"):
+        movelist.export(player, tmp_path / "b.onnx", game="higher")
+
+
 def test_a_network_of_your_own_is_exported_by_its_games_name(run, tmp_path):
     policy = movelist.load(run)
     with pytest.raises(SettingsError, match="needs to know its game"):

@@ -108,7 +108,7 @@ def export_net(
         content = weights_file.to_bytes(net, info)
     else:
         metadata = {"format": f"movelist-{profile}/1", **info.to_metadata()}
-        content = onnx_graph.build(net, profile, metadata, value=value).SerializeToString()
+        content = onnx_graph.to_bytes(onnx_graph.build(net, profile, metadata, value=value))
     reports: list[tuple[int, float]] = []
     with exact_products():
         _write(path, content, lambda beside: reports.append(_prove(beside, net, info, path, profile, value, batches)))

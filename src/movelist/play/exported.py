@@ -14,6 +14,7 @@ from movelist.core.action_ids import to_bits, to_text
 from movelist.core.errors import CheckpointError, DataError, MissingExtraError
 from movelist.core.ragged import Segments
 from movelist.play import weights_file
+from movelist.play.onnx_graph import CHECKSUM_DIGITS, checksum
 from movelist.play.policy import Turns, gumbel, refuse_non_finite
 from movelist.play.policy_info import PolicyInfo
 
@@ -66,16 +67,23 @@ class OnnxScorer:
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
-        CheckpointError: The file is damaged or was not written by movelist.
+        CheckpointError: The file is damaged, or was not written by movelist as it is.
     """
 
     def __init__(self, content: bytes, where: str) -> None:
         runtime = _import_runtime()
+        body, end = content[:-CHECKSUM_DIGITS], content[-CHECKSUM_DIGITS:]
+        if checksum(body) != end:
+            raise CheckpointError(
+                "an ONNX file is damaged, or was not written by movelist: its checksum differs",
+                where=f"{where}, {len(content)} bytes",
+                do="Copy or export it again. A file that another tool has changed is for an engine only.",
+            )
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         try:
             self.session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime raises several types of its own for damaged files
+        except Exception as error:  # onnxruntime raises several types of its own, as for a version it does not know
             reason = str(error).split("\n")[0]
             raise CheckpointError("an ONNX file cannot be read", got=reason, where=where) from None
         self.info = PolicyInfo.from_metadata(self.session.get_modelmeta().custom_metadata_map, where)
