@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from movelist.core.errors import DataError
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes
 from movelist.games.catalog import make_game
@@ -178,6 +179,11 @@ def test_a_perfect_policy_beats_random_players():
 def test_a_match_of_random_players_is_even():
     rate = match(RandomPolicy(), RandomPolicy(), Odd(), num_games=2000).win_rate
     assert rate == pytest.approx(0.5, abs=4 * 0.5 / 2000**0.5)  # four standard errors, at most
+
+
+def test_a_return_that_is_no_number_is_no_loss():
+    with pytest.raises(DataError, match=r"a reward is not a finite number: got nan \(scripted, episode 0, step 0"):
+        match(RandomPolicy(), RandomPolicy(), Scripted(2, [(0, [1, 2], [np.nan, 0.0])]), num_games=4)
 
 
 def test_max_turns_ends_the_games_of_a_match():

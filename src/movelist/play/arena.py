@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes
-from movelist.games.game import Game
+from movelist.games.game import Game, game_name
 from movelist.play.policy import Policy, derive_seeds
 from movelist.play.selfplay import play_games
 
@@ -92,11 +92,14 @@ def match(
 
     Returns:
         The score of `policy`.
+
+    Raises:
+        MovelistError: The game breaks a promise, as with a return that is no finite number.
     """
     seat_G = np.arange(-(-num_games // game.num_players) * game.num_players) % game.num_players
     seats_GP = np.where(np.arange(game.num_players) == seat_G[:, None], 0, 1)
     seed_G = derive_seeds(seed, MATCHES, 0, len(seat_G))
-    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, play or PlaySettings())
+    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, play or PlaySettings()).check(game_name(game))
     own_G, outcome_G = outcomes(episodes, seat_G)
     total = score(own_G, outcome_G)
     seats = [score(own_G[seat_G == seat], outcome_G[seat_G == seat]) for seat in range(game.num_players)]
