@@ -8,7 +8,6 @@ import torch
 
 from movelist.core.errors import DataError
 from movelist.core.settings import PlaySettings
-from movelist.data.episode import Episodes
 from movelist.games.catalog import make_game
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.play.arena import MATCHES, match, outcomes, score, wilson_interval
@@ -17,14 +16,6 @@ from movelist.play.selfplay import GAMES
 from play.toys import Odd, Picker, Scripted
 
 ROUNDING = 1e-12  # of a few operations in float64
-
-
-def returns_of(return_EP):
-    """Episodes with nothing but returns."""
-    return_EP = np.array(return_EP, float)
-    return Episodes(**{
-        **dict.fromkeys(Episodes.__dataclass_fields__, np.zeros(0)), "return_EP": return_EP, "final_state_EPS": None
-    })  # fmt: skip
 
 
 # --- Intervals and sums
@@ -83,9 +74,7 @@ def test_score_by_hand():
     ],
 )
 def test_who_has_won(returns, seat, outcome):
-    own_G, outcome_G = outcomes(returns_of([returns]), np.array([seat]))
-    assert own_G.tolist() == [returns[seat]]
-    assert outcome_G.tolist() == [outcome]
+    assert outcomes(np.array([returns], float))[0, seat] == outcome
 
 
 # --- Matches

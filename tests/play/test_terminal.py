@@ -105,6 +105,19 @@ def test_the_other_seat_and_a_lost_game():
     assert returns == [1.0, -1.0] and said[-1] == "The bot won."
 
 
+def test_a_rounding_error_is_no_victory():
+    class Rounded(RaceState):
+        def returns(self):
+            return [0.3, 0.1 + 0.2]
+
+    class Even(Race):
+        def new_state(self, seed):
+            return Rounded()
+
+    for seat in (0, 1):
+        assert play(["0"] * 9, Even(), seat=seat)[1][-1] == "A draw."
+
+
 def test_ids_are_shown_where_a_game_has_no_names():
     class Bare(RaceState):
         action_name = describe = None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from movelist.core.action_ids import parse_list, to_text
 from movelist.games.game import Game, State
+from movelist.play.arena import outcomes
 from movelist.play.policy import Policy, Turns
 
 LINE_WIDTH = 100
@@ -61,9 +62,8 @@ def play_game(
         return None
     returns = [float(value) for value in state.returns()]
     say("The game is over: " + ", ".join(f"player {number} {value:+g}" for number, value in enumerate(returns)))
-    others = [value for number, value in enumerate(returns) if number != seat]
-    mean = sum(others) / max(1, len(others))
-    say("You won." if returns[seat] > mean else "A draw." if returns[seat] == mean else "The bot won.")
+    outcome = outcomes(np.array([returns]))[0, seat]
+    say("You won." if outcome > 0 else "A draw." if outcome == 0 else "The bot won.")
     return returns
 
 
