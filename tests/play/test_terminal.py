@@ -138,6 +138,7 @@ def test_ids_are_shown_where_a_game_has_no_names():
         ("", None),
         ("x", None),
         ("²", None),
+        ("9" * 5000, None),  # Python refuses to read it as a number
     ],
 )
 def test_a_number_of_the_list_comes_before_a_name(answer, index):
@@ -167,13 +168,16 @@ def test_openspiels_games_can_be_played(name):
         assert any(line.startswith("\nMy hand ") for line in said)
 
 
-def test_the_command_names_a_wrong_seat(tmp_path, monkeypatch):
+def test_the_command_names_a_wrong_seat_and_seed(tmp_path, monkeypatch):
     from movelist import policy_commands as commands
     from movelist.run import api
 
     monkeypatch.setattr(api, "load_player", lambda path, game, greedy: (Bot(), Race()))
     with pytest.raises(SettingsError, match="no such seat: got --seat 2, expected 0 to 1"):
         commands.run(commands.Play(policy=tmp_path, seat=2))
+    for seed in (-1, 2**63):
+        with pytest.raises(SettingsError, match=rf"--seed cannot be used: got {seed}, expected 0 to 2\^63 - 1"):
+            commands.run(commands.Play(policy=tmp_path, seed=seed))
     answers = iter(["1"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(answers))
     assert commands.run(commands.Play(policy=tmp_path)) == 0

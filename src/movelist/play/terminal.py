@@ -115,7 +115,7 @@ def chosen_index(answer: str, names: Sequence[str]) -> int | None:
 
     Numbers come first, for a name may be one as well (a single 3 in dou dizhu is "3"). None if it means nothing.
     """
-    if answer.isascii() and answer.isdigit() and int(answer) < len(names):
+    if answer.isascii() and answer.isdigit() and len(answer) < 20 and int(answer) < len(names):
         return int(answer)
     if answer in names:
         return list(names).index(answer)
