@@ -89,6 +89,31 @@ def test_the_file_plays_as_the_network_does(profile, shape, tmp_path):
 
 
 @every_profile
+def test_one_very_long_list_among_short_ones(profile, tmp_path, monkeypatch):
+    net = trained(SHAPES["bits"])
+    path = tmp_path / f"policy{SUFFIX_OF[profile]}"
+    export_net(net, info_of(net), path, profile)
+    generator = np.random.default_rng(2)
+    count_B = np.array([10, 7, 20_000, 1, 9, 8])
+    turns = Turns(
+        generator.normal(size=(6, 11)).astype(np.float32),
+        count_B,
+        generator.integers(-(2**63), 2**63 - 1, count_B.sum()),
+        np.arange(6),
+        np.arange(6),
+    )
+    cells = []
+    run = exported.OnnxScorer._run
+    monkeypatch.setattr(
+        exported.OnnxScorer,
+        "_run",
+        lambda self, inputs: cells.append(inputs["actions"].size // 64) or run(self, inputs),
+    )
+    np.testing.assert_allclose(load_exported(path).log_probs(turns), NetPolicy(net).log_probs(turns), atol=1e-4)
+    assert sum(cells) <= 2 * count_B.sum()  # memory follows the actions, not the lists times the longest
+
+
+@every_profile
 def test_a_bad_state_stops_the_game(profile, tmp_path):
     net = trained(SHAPES["bits"])
     path = tmp_path / f"policy{SUFFIX_OF[profile]}"

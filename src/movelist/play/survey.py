@@ -103,12 +103,12 @@ class Survey:
     def _add_scores(self, columns: Columns) -> None:
         raw = columns.raw
         return_EP = columns.episodes(keep_forced=True).return_EP
-        code_EP = raw.controller_EP.astype(np.int64) * (1 << 40) + columns.version_EP + 1
         outcome_EP = outcomes(return_EP)
-        seatings, seating_E = np.unique(code_EP, axis=0, return_inverse=True)
-        for number, codes in enumerate(seatings):
+        players_E2P = np.stack([raw.controller_EP.astype(np.int64), columns.version_EP], axis=1)
+        seatings, seating_E = np.unique(players_E2P, axis=0, return_inverse=True)
+        for number, (controllers, versions) in enumerate(seatings.tolist()):
             mine_E = seating_E.reshape(-1) == number
-            names = [_name(code) for code in codes.tolist()]
+            names = [_name(*player) for player in zip(controllers, versions, strict=True)]
             for seat, name in enumerate(names):
                 self.seats[seat][name] += int(mine_E.sum())
                 opponents = " and ".join(sorted({*names[:seat], *names[seat + 1 :]})) or "nobody"
@@ -186,9 +186,8 @@ def _range(power: int) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _name(code: int) -> str:
+def _name(controller: int, version: int) -> str:
     """A kind of player: "human", "policy 12"."""
-    controller, version = code >> 40, (code & ((1 << 40) - 1)) - 1
     name = CONTROLLER_NAMES[controller]
     return f"{name} {version}" if controller == POLICY and version != NO_VERSION else name
 
