@@ -354,15 +354,17 @@ def test_an_empty_list_is_named_by_seed_and_turn():
         ([2**64, 1], "an action id does not fit 64 bits: got 18446744073709551616"),
         (
             [3, 3],
-            "the action id 0x0000000000000003 stands twice in one list (scripted, episode 0, step 0, field action",
+            "the action id 0x0000000000000003 stands twice in one list (scripted, episode 0, step 1, field action",
         ),
     ],
 )
 def test_bad_ids_are_refused(ids, message):
-    game = Scripted(2, [(0, ids, [0.0, 0.0])])
+    game = Scripted(2, [(0, [1, 2], [0.0, 0.0]), (0, ids, [0.0, 0.0])])
     with pytest.raises(DataError) as caught:
         SelfPlay(game, PlaySettings()).collect(RandomPolicy(), 2)
     assert str(caught.value).startswith(message)
+    where = f"game with seed {derive_seeds(0, GAMES, 0, 1)[0]}, turn 1"
+    assert ids == [3, 3] or f"({where})" in str(caught.value)
 
 
 def test_bad_numbers_are_refused_with_game_episode_and_step():

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from movelist.core.action_ids import parse_list
-from movelist.core.errors import GameError
+from movelist.core.errors import DataError, GameError
 from movelist.core.settings import PlaySettings
 from movelist.games.game import State
 
@@ -102,6 +102,7 @@ def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array
         GameError: A list is empty, or a state has another width.
         DataError: An id is no 64-bit integer.
     """
+    seen: list[Running] = []
     counts: list[int] = []
     flat: list[int] = []
     players: list[int] = []
@@ -118,9 +119,26 @@ def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array
                 where=_where(slot),
             )
         row[:] = view
+        seen.append(slot)
         flat.extend(slot.actions)
         counts.append(len(slot.actions))
         players.append(slot.player)
         scores.append(slot.state.returns()[slot.player])
     player_B, score_B = np.array(players, np.int64), np.array(scores, np.float64)
-    return np.array(counts, np.int64), parse_list(flat), player_B, score_B
+    try:
+        action_id_A = parse_list(flat)
+    except DataError:
+        _name_bad_list(seen)
+        raise
+    return np.array(counts, np.int64), action_id_A, player_B, score_B
+
+
+def _name_bad_list(slots: Iterable[Running]) -> None:
+    """Raise the error of the first list with an id that is none, with its game and turn."""
+    for slot in slots:
+        try:
+            parse_list(slot.actions)
+        except DataError as error:
+            raise DataError(
+                error.what, got=error.got, expected=error.expected, where=_where(slot), do=error.do
+            ) from None
