@@ -240,6 +240,10 @@ def test_wrong_requests_are_named(tmp_path):
     net = trained(SHAPES["bits"])
     with pytest.raises(SettingsError, match=r"profile weights is named otherwise: got a.onnx, expected .*safetensors"):
         export_net(net, info_of(net), tmp_path / "a.onnx", "weights")
+    with pytest.raises(
+        SettingsError, match=r"expected a name ending in \.onnx\. Plain weights need --profile weights\."
+    ):
+        export_net(net, info_of(net), tmp_path / "a.safetensors")
     with pytest.raises(SettingsError, match="no such profile: got tflite, expected ort, sentis15 or weights"):
         export_net(net, info_of(net), tmp_path / "a.onnx", "tflite")
     with pytest.raises(SettingsError, match="a weights file holds no value"):

@@ -130,7 +130,10 @@ def _check_request(path: Path, profile: str, value: bool) -> None:
     suffix = SUFFIX_OF[profile]
     if path.suffix.lower() != suffix:
         raise SettingsError(
-            f"a file of profile {profile} is named otherwise", got=path.name, expected=f"a name ending in {suffix}"
+            f"a file of profile {profile} is named otherwise",
+            got=path.name,
+            expected=f"a name ending in {suffix}",
+            do="Plain weights need --profile weights." if path.suffix.lower() == SUFFIX_OF["weights"] else None,
         )
     if value and profile == "weights":
         raise SettingsError("a weights file holds no value", do="Export with --profile ort, or without --value.")
