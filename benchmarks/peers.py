@@ -131,10 +131,7 @@ def train(name: str, options: Options, folder: Path) -> dict[str, Any]:
     """Run one training in its own process.
 
     Returns:
-        Its figures; {"missing": why} if something is not installed.
-
-    Raises:
-        RuntimeError: It ended without figures; what it said last is the message.
+        Its figures; {"missing": why} if something is not installed; {"failed": last words} if it ended without figures.
     """
     folder.mkdir()
     order = {"folder": str(folder), "seconds": options.seconds, "hidden_dim": options.hidden_dim, "seed": options.seed}
@@ -152,7 +149,7 @@ def train(name: str, options: Options, folder: Path) -> dict[str, Any]:
     try:
         figures: dict[str, Any] = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RuntimeError(f"{name}: {said.read_text(encoding='utf-8', errors='replace')[-2000:]}") from None
+        return {"failed": said.read_text(encoding="utf-8", errors="replace").strip()[-2000:]}
     return figures | {"load_before": load}
 
 
@@ -173,13 +170,22 @@ def together(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(options: Options, folder: Path) -> dict[str, dict[str, Any]]:
-    """All trainings one after another, movelist first and last; figures by trainer."""
+    """All trainings one after another, movelist first and last; figures by trainer, without peers that failed.
+
+    Raises:
+        SystemExit: movelist's own training failed.
+    """
     order = ["movelist", *options.trainers, "movelist again"]
     figures = {}
     for number, name in enumerate(order):
         one = train(name.split()[0], options, folder / str(number))
         if "missing" in one:
             print(f"{name} is left out, since something is missing ({one['missing']}); install it with: {INSTALL}")
+            continue
+        if "failed" in one:
+            print(f"{name} is left out, since its training failed. Its last words:\n{one['failed']}", flush=True)
+            if name.startswith("movelist"):
+                raise SystemExit(1)
             continue
         print(f"{name}: {one['seconds']:.0f} s, load average before it {one['load_before']:.1f}", flush=True)
         figures[name] = one

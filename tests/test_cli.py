@@ -225,7 +225,7 @@ def mistake(capsys, *words):
         (["train", "extra"], "Unrecognized options: extra. See movelist train --help"),
         (["train", "--lr_schedule", "cosine"], "invalid choice 'cosine' for argument '--lr-schedule'. Expected"),
         (["train", "--lr", "-1"], "--lr cannot be used: got -1.0, expected at least 0."),
-        (["train", "--lr", "nan"], "--lr cannot be used: got nan, expected at least 0."),
+        (["train", "--lr", "nan"], "--lr cannot be used: got nan, expected a finite number."),
         (["train", "--gamma", "1.5"], "--gamma cannot be used: got 1.5, expected 0 to 1."),
         (["train", "--total_steps", "0"], "--total_steps cannot be used: got 0, expected at least 1."),
         (["train", "--clip_range", "0"], "--clip_range cannot be used: got 0.0, expected above 0."),

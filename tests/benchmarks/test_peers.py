@@ -159,3 +159,22 @@ def test_a_missing_peer_is_named(training: Any, tmp_path: Path) -> None:
     subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=True, timeout=300)
     figures = json.loads((tmp_path / "out" / "figures.json").read_text(encoding="utf-8"))
     assert "sb3" in figures["missing"]
+
+
+def test_a_training_that_breaks_off_is_left_out(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    peers = pytest.importorskip("peers")
+    options = peers.Options(trainers=("maskable_ppo", "openspiel_ppo"))
+    assert "KeyError: 'nobody'" in peers.train("nobody", options, tmp_path / "nobody")["failed"]
+
+    whole = {"seconds": 2.0, "cores": 0.5, "turns": 10, "games": 1, "decisions": 6, "updates": 1, "load_before": 0.0}
+    outcomes = {"openspiel_ppo": {"failed": "ValueError: NaN"}, "movelist": dict(whole), "maskable_ppo": dict(whole)}
+    monkeypatch.setattr(peers, "train", lambda name, options, folder: dict(outcomes[name]))
+    assert list(peers.measure(options, tmp_path)) == ["movelist", "maskable_ppo"]
+    assert (
+        "openspiel_ppo is left out, since its training failed. Its last words:\nValueError: NaN"
+        in capsys.readouterr().out
+    )
+    outcomes["movelist"] = {"failed": "no memory"}
+    with pytest.raises(SystemExit):
+        peers.measure(options, tmp_path)

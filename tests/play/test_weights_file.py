@@ -86,10 +86,11 @@ def test_files_of_others_are_refused():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pair.weight": None}, r"no proper pair.weight: got nothing, expected float32 \[8\] \(here\)"),
-        ({"action1.bias": None}, r"no proper action1.bias: got nothing, expected float32 \[8\]"),
+        ({"pair.weight": None}, r"pair\.weight: got no such tensor, expected float32 \[8\] \(here\)"),
+        ({"action1.bias": None}, r"action1\.bias: got no such tensor, expected float32 \[8\]"),
         ({"state1.weight": torch.zeros(5, 8)}, r"state1.weight: got float32 \[5, 8\], expected float32 \[8, 5\]"),
         ({"state1.bias": torch.zeros(8, dtype=torch.float64)}, r"state1.bias: got float64 \[8\], expected float32"),
+        ({"critic": torch.zeros(1)}, r"critic: got float32 \[1\], expected no such tensor \(here\)"),
         ({"state2.bias": torch.full((8,), torch.nan)}, r"holds NaN or infinity in state2.bias \(here\)"),
         ({"state2.bias": torch.zeros(8, dtype=torch.bfloat16)}, "a policy file cannot be read: got 'BF16'"),
     ],

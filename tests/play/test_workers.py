@@ -23,9 +23,11 @@ from movelist.core.settings import PlaySettings
 from movelist.games.catalog import make_game
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.play import worker, workers
+from movelist.play.arena import match
 from movelist.play.policy import NetPolicy, RandomPolicy, derive_seeds
 from movelist.play.selfplay import GAMES, SelfPlay
 from movelist.play.worker_process import Block
+from movelist.play.workers import Workers
 from play.test_selfplay import assert_same
 from play.toys import Odd, Scripted
 from play.worker_games import Timed, Unmakeable
@@ -104,6 +106,26 @@ def test_a_network_plays_the_same_games_in_workers(name):
         (episodes,) = collect(game, number, policy=NetPolicy(net), counts=(40,), num_games=16)
         # Sums of 16 products in another order: a few units of float32's 1.2e-7.
         assert_same(episodes, alone, log_prob_tolerance=1e-6)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_match_in_workers_is_the_same_match(number):
+    """A worker's turns are for both players at once; each decides its own seats'."""
+    game, play = Odd(3), PlaySettings(rollout_workers=number, num_games=10)
+    crew = Workers(game, play)
+    try:
+        found = match(Last(), RandomPolicy(), game, num_games=30, play=play, workers=crew)
+    finally:
+        crew.close()
+    assert found == match(Last(), RandomPolicy(), Odd(3), num_games=30, play=play)
+    assert found != match(RandomPolicy(), Last(), Odd(3), num_games=30, play=play)
+
+
+class Last:
+    """Takes the last action of each list."""
+
+    def choose(self, turns):
+        return turns.count_B - 1, np.zeros(len(turns.count_B), np.float32)
 
 
 def test_the_same_number_of_workers_gives_the_same_bytes():
@@ -197,7 +219,7 @@ def test_a_worker_that_failed_is_named_and_its_games_are_played_again(fault, tex
     assert_same(other, collect(Timed(), 0, counts=(20, 20))[1])
     (line,) = said
     assert line.startswith(f"Worker 1 failed: {text.format(file=GAMES_FILE)}")
-    assert f"(game with seed {SEEDS[5]}). What it had to play for this update (10 games) is played once more" in line
+    assert f"(game with seed {SEEDS[5]}). What it had to play (10 games) is played once more" in line
     assert_gone(made)
 
 

@@ -122,15 +122,13 @@ def test_an_export_of_another_game_is_refused(run, tmp_path):
         movelist.match(path, game=Chess())
 
 
-@pytest.mark.parametrize("name", ["policy.safetensors", "policy.onnx"])
-def test_an_exported_file_is_not_exported_again(run, tmp_path, name, capsys):
-    (tmp_path / name).touch()  # refused by its name
-    assert cli.main(["export", str(tmp_path / name), "--out", str(tmp_path / "b.onnx")]) == 2
-    assert "an exported file cannot be exported again: got " in capsys.readouterr().err
-    movelist.export(run, tmp_path / "policy.safetensors", "weights")
-    player = load_exported(tmp_path / "policy.safetensors")
-    with pytest.raises(SettingsError, match="only a network can be exported: got ExportedPolicy, expected a Policy"):
-        movelist.export(player, tmp_path / "b.onnx", game="higher")
+def test_an_exported_policy_is_not_exported_again(run, tmp_path):
+    path = tmp_path / "policy.safetensors"
+    movelist.export(run, path, "weights")
+    for again in (path, load_exported(path)):
+        with pytest.raises(CheckpointError, match=r"an exported policy is no checkpoint: .*movelist match"):
+            movelist.export(again, tmp_path / "again.safetensors", "weights", game="higher")
+    assert not (tmp_path / "again.safetensors").exists()
 
 
 def test_a_network_of_your_own_is_exported_by_its_games_name(run, tmp_path):

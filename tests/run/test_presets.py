@@ -102,3 +102,19 @@ def test_train_says_what_the_preset_set(tmp_path: Path, capsys: pytest.CaptureFi
     assert cli.main([*words.split(), "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("--preset guide set batch_size=128, update_frequency=5, ")
+
+
+def test_a_runs_settings_are_a_preset_for_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyspiel", reason="plays OpenSpiel's games")
+    words = "train --game tic_tac_toe --hidden_dim 8 --total_steps 1 --eval_games 0 --no-tensorboard --device cpu"
+    assert cli.main([*words.split(), "--out", str(tmp_path / "first")]) == 0
+    capsys.readouterr()
+    file = str(tmp_path / "first" / "settings.json")
+    assert cli.main(["train", "--preset", file, "--eval_games", "2", "--out", str(tmp_path / "second")]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == (
+        f"--preset {file} set game=tic_tac_toe, hidden_dim=8, total_steps=1, device=cpu, tensorboard=False. "
+        "--eval_games 2 was given."
+    )
+    one, other = (json.loads((tmp_path / name / "settings.json").read_text("utf-8")) for name in ("first", "second"))
+    assert {key for key in one if one[key] != other[key]} == {"out", "preset", "eval_games"}

@@ -28,6 +28,7 @@ from movelist.core.errors import (
 )
 from movelist.core.settings import TrainSettings
 from movelist.games.catalog import make_game
+from movelist.play.arena import MATCHES
 from movelist.play.policy import NetPolicy, RandomPolicy, derive_seeds
 from movelist.play.selfplay import GAMES, SelfPlay
 from movelist.run import checkpoint
@@ -115,6 +116,19 @@ def test_workers_train_as_far_as_one_process_and_are_gone_afterwards(tmp_path):
     one, other = (checkpoint.load(folder)["learner"]["net"] for folder in (alone.folder, result.folder))
     for name in one:  # float32 sums in another order while acting, so another first ratio: units of 1e-7 through Adam
         torch.testing.assert_close(one[name], other[name], rtol=0, atol=1e-4)
+
+
+def test_matches_are_played_by_the_workers_too(tmp_path):
+    game, matches = Odd(), {"eval_games": 20, "eval_every": 1, "total_steps": 50}
+    alone, _ = run(tmp_path / "alone", game, **matches)
+    seeds = set(derive_seeds(0, MATCHES, 0, 20).tolist())
+    assert seeds <= set(game.seeds)
+    game = Odd()
+    result, _ = run(tmp_path / "run", game, rollout_workers=2, **matches)
+    assert not seeds & set(game.seeds)
+    assert multiprocessing.active_children() == []
+    assert result.match.num_games == alone.match.num_games == 20
+    assert all("arena/win_rate" in row for row in rows(result.folder))
 
 
 def test_a_game_that_fails_in_a_worker_ends_the_run_with_what_was_learnt(tmp_path):

@@ -44,7 +44,8 @@ def at_least(settings: Any, minimum: float, *names: str) -> None:
     """
     for name in names:
         value = getattr(settings, name)
-        require(settings, value is None or (math.isfinite(value) and value >= minimum), name, f"at least {minimum}")
+        require(settings, value is None or math.isfinite(value), name, "a finite number")
+        require(settings, value is None or value >= minimum, name, f"at least {minimum}")
 
 
 def above_zero(settings: Any, *names: str) -> None:
@@ -55,7 +56,8 @@ def above_zero(settings: Any, *names: str) -> None:
     """
     for name in names:
         value = getattr(settings, name)
-        require(settings, value is None or (math.isfinite(value) and value > 0), name, "above 0")
+        require(settings, value is None or math.isfinite(value), name, "a finite number")
+        require(settings, value is None or value > 0, name, "above 0")
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -203,7 +203,7 @@ class RunSettings:
 
     preset: str | None = None
     """Settings to start from, under the flags that are given: "fast" (the fastest that was measured on this kind of
-    device), "guide" (small and frequent updates), or a file of movelist profile --tune."""
+    device), "guide" (small and frequent updates), or a file: of movelist profile --tune, or a run's settings.json."""
 
     def __post_init__(self) -> None:
         check_kinds(self)

@@ -12,6 +12,7 @@ from movelist.core.settings import PlaySettings
 from movelist.games.game import Game, game_name
 from movelist.play.policy import Policy, derive_seeds
 from movelist.play.selfplay import play_games
+from movelist.play.workers import Workers
 
 Array = NDArray[Any]
 MATCHES = 2  # the purpose of the seed stream that match games come from: never a game that was trained on
@@ -76,6 +77,7 @@ def match(
     num_games: int = 1_000,
     seed: int = 0,
     play: PlaySettings | None = None,
+    workers: Workers | None = None,
 ) -> MatchResult:
     """Play a policy against another that moves all the other seats.
 
@@ -88,6 +90,7 @@ def match(
         num_games: Rounded up to a multiple of the seats.
         seed: Of the games' chance and of the policies' draws.
         play: num_games (at once) and max_turns are read.
+        workers: Who play the games, with settings of their own; None plays them in this process.
 
     Returns:
         The score of `policy`.
@@ -98,7 +101,8 @@ def match(
     seat_G = np.arange(-(-num_games // game.num_players) * game.num_players) % game.num_players
     seats_GP = np.where(np.arange(game.num_players) == seat_G[:, None], 0, 1)
     seed_G = derive_seeds(seed, MATCHES, 0, len(seat_G))
-    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, play or PlaySettings()).check(game_name(game))
+    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, play or PlaySettings(), workers)
+    episodes.check(game_name(game))
     of_each_G = np.arange(len(seat_G)), seat_G
     own_G, outcome_G = episodes.return_EP[of_each_G], outcomes(episodes.return_EP)[of_each_G]
     total = score(own_G, outcome_G)

@@ -6,6 +6,7 @@ that a choice does not depend on which other games happened to be in the same ba
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +52,35 @@ class Policy(Protocol):
         Returns:
             index_B: int64 [B], the choice's index in its list; log_prob_B: float32 [B], its log-probability.
         """
+
+
+def ask(policies: Sequence[Policy], policy_B: Array, turns: Turns) -> tuple[Array, Array]:
+    """Have each turn decided by its own policy, each policy asked once at most.
+
+    Args:
+        policies: Who may be asked.
+        policy_B: int64 [B], which of them decides.
+        turns: The turns.
+
+    Returns:
+        As `Policy.choose`.
+    """
+    index_B, log_prob_B = np.zeros(len(policy_B), np.int64), np.zeros(len(policy_B), np.float32)
+    for number, policy in enumerate(policies):
+        mine_B = policy_B == number
+        if mine_B.all():
+            return policy.choose(turns)
+        if not mine_B.any():
+            continue
+        part = Turns(
+            turns.state_BS[mine_B],
+            turns.count_B[mine_B],
+            turns.action_id_A[np.repeat(mine_B, turns.count_B)],
+            turns.seed_B[mine_B],
+            turns.turn_B[mine_B],
+        )
+        index_B[mine_B], log_prob_B[mine_B] = policy.choose(part)
+    return index_B, log_prob_B
 
 
 class RandomPolicy:

@@ -56,11 +56,8 @@ class SelfPlay:
     def collect(self, policy: Policy, num_episodes: int) -> Episodes:
         """Play this process's share of `num_episodes` games. See `data.episode.Source`."""
         seeds = derive_seeds(self.seed, GAMES, self.num_started, num_episodes)[self.share(num_episodes)]
-        if self.workers:
-            episodes = self.workers.play(policy, seeds)
-        else:
-            seats = np.zeros((len(seeds), self.game.num_players), np.int64)
-            episodes = play_games(self.game, [policy], seats, seeds, self.settings)
+        seats = np.zeros((len(seeds), self.game.num_players), np.int64)
+        episodes = play_games(self.game, [policy], seats, seeds, self.settings, self.workers)
         self.num_started += num_episodes
         with span("game"):
             return episodes.check(game_name(self.game))
@@ -80,7 +77,12 @@ class SelfPlay:
 
 
 def play_games(
-    game: Game, policies: Sequence[Policy], seats_GP: Array, seed_G: Array, settings: PlaySettings
+    game: Game,
+    policies: Sequence[Policy],
+    seats_GP: Array,
+    seed_G: Array,
+    settings: PlaySettings,
+    workers: Workers | None = None,
 ) -> Episodes:
     """Play one game for each seed, at most `settings.num_games` at once.
 
@@ -90,13 +92,17 @@ def play_games(
         seats_GP: int64 [G, P], which policy moves each seat of each game.
         seed_G: int64 [G], each game's seed.
         settings: num_games, keep_forced and max_turns are read.
+        workers: Who play them, with settings of their own; None plays them in this process.
 
     Returns:
         G episodes in the order of the seeds, unchecked; `controller_EP` is 0 for the seats of the first policy.
 
     Raises:
         GameError: The game offers an empty list, names a mover that there is not, or changes its width.
+        WorkerError: See `Workers.play`.
     """
+    if workers:
+        return workers.play(policies, seats_GP, seed_G)
     recorder = Recorder(state_size(game))
     finished: dict[int, Finished] = {}
     running: list[Running] = []

@@ -98,7 +98,7 @@ def from_bytes(content: bytes, where: str) -> tuple[PolicyInfo, dict[str, Floats
         What it says about itself, and its weights.
 
     Raises:
-        CheckpointError: It is cut, changed, or no weights file of movelist.
+        CheckpointError: It is cut, changed, or no weights file of movelist, or a tensor is missing or of another shape.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load
@@ -121,34 +121,37 @@ def from_bytes(content: bytes, where: str) -> tuple[PolicyInfo, dict[str, Floats
         raise CheckpointError(
             "this is no weights file of movelist", got=metadata.get("format"), expected=FORMAT, where=where
         )
+    tensors.pop(CHECKSUM, None)
     info = PolicyInfo.from_metadata(metadata, where)
-    return info, {name: _checked(tensors.get(name), name, shape, where) for name, shape in _shapes(info).items()}
+    _check_tensors(tensors, info, where)
+    return info, tensors
 
 
-def _shapes(info: PolicyInfo) -> dict[str, tuple[int, ...]]:
-    """The tensors that a file with this metadata has to hold."""
-    hidden, width = info.hidden_dim, info.action_hidden_dim
-    table = {"action_table": (info.num_actions, width)}
-    bits = {"action1.weight": (width, 64), "action1.bias": (width,)}
-    return {
-        "state1.weight": (hidden, info.state_size),
-        "state1.bias": (hidden,),
-        "state2.weight": (hidden, hidden),
-        "state2.bias": (hidden,),
-        "state_to_pair.weight": (hidden, hidden),
-        "state_to_pair.bias": (hidden,),
-        **(table if info.action_encoder == "table" else bits),
-        "action_to_pair.weight": (hidden, width),
-        "pair.weight": (hidden,),
+def _check_tensors(tensors: Mapping[str, NDArray[Any]], info: PolicyInfo, where: str) -> None:
+    """Every tensor that a policy of these sizes has, and no other."""
+    size, width, action_width = info.state_size, info.hidden_dim, info.action_hidden_dim
+    expected: dict[str, tuple[int, ...]] = {
+        "state1.weight": (width, size),
+        "state1.bias": (width,),
+        "state2.weight": (width, width),
+        "state2.bias": (width,),
+        "state_to_pair.weight": (width, width),
+        "state_to_pair.bias": (width,),
+        "action_to_pair.weight": (width, action_width),
+        "pair.weight": (width,),
     }
-
-
-def _checked(tensor: NDArray[Any] | None, name: str, shape: tuple[int, ...], where: str) -> Floats:
-    got = "nothing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
-    if tensor is None or got != f"float32 {list(shape)}":
-        raise CheckpointError(
-            f"the policy file has no proper {name}", got=got, expected=f"float32 {list(shape)}", where=where
-        )
-    if not np.isfinite(tensor).all():
-        raise CheckpointError(f"the policy file holds NaN or infinity in {name}", where=where)
-    return tensor
+    if info.action_encoder == "table":
+        expected["action_table"] = info.num_actions, action_width
+    else:
+        expected |= {"action1.weight": (action_width, 64), "action1.bias": (action_width,)}
+    found = {name: array.shape for name, array in tensors.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        if found.get(name) != expected.get(name) or tensors[name].dtype != np.float32:
+            raise CheckpointError(
+                f"a tensor of a policy file is not as its metadata says: {name}",
+                got=f"{tensors[name].dtype} {list(found[name])}" if name in found else "no such tensor",
+                expected=f"float32 {list(expected[name])}" if name in expected else "no such tensor",
+                where=where,
+            )
+        if not np.isfinite(tensors[name]).all():
+            raise CheckpointError(f"a policy file holds NaN or infinity in {name}", where=where)

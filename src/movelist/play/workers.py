@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.util import Finalize
 from typing import Any
@@ -24,7 +24,7 @@ from movelist.core.metrics import span
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes
 from movelist.games.game import Game, game_name, state_size
-from movelist.play.policy import Policy, Turns
+from movelist.play.policy import Policy, Turns, ask
 from movelist.play.recorder import Recorder
 from movelist.play.worker import PATIENCE, PROCESS_NAME, Worker
 from movelist.play.worker_process import Failure, Post
@@ -53,8 +53,8 @@ class Workers:
         # At exit before multiprocessing waits for its processes, which wait for us.
         Finalize(self, _stop, args=(self.crew,), exitpriority=10)
 
-    def play(self, policy: Policy, seed_G: Array) -> Episodes:
-        """Play one game for each seed, the policy in every seat; the result is `selfplay.play_games`'s.
+    def play(self, policies: Sequence[Policy], seats_GP: Array, seed_G: Array) -> Episodes:
+        """Play one game for each seed; arguments and result are those of `selfplay.play_games`.
 
         Raises:
             WorkerError: A worker failed twice, or did not start.
@@ -66,7 +66,7 @@ class Workers:
                 crew = self._begin(seed_G)
             half = 0
             while any(any(worker.open) for worker in crew):
-                self._play_turn(policy, half, [worker for worker in crew if worker.open[half]])
+                self._play_turn(policies, seats_GP, half, [worker for worker in crew if worker.open[half]])
                 half = 1 - half
         except BaseException:
             self.close()  # the workers wait for choices that will not come
@@ -74,7 +74,6 @@ class Workers:
         recorder = Recorder(self.state_size)
         recorder.rounds = [turn for worker in crew for turn in worker.recorder.rounds]
         finished = {number: game for worker in crew for number, game in worker.finished.items()}
-        seats_GP = np.zeros((len(seed_G), self.game.num_players), np.int64)
         return recorder.episodes([finished[number] for number in range(len(seed_G))], seats_GP)
 
     def close(self) -> None:
@@ -95,8 +94,8 @@ class Workers:
             worker.begin(numbers, seed_G[numbers].tolist(), (first, second))
         return crew
 
-    def _play_turn(self, policy: Policy, half: int, crew: list[Worker]) -> None:
-        """One decision of each game of one half: ask the policy once, hand the choices back, record."""
+    def _play_turn(self, policies: Sequence[Policy], seats_GP: Array, half: int, crew: list[Worker]) -> None:
+        """One decision of each game of one half: ask each policy once, hand the choices back, record."""
         with span("game"):
             while waiting := [worker for worker in crew if worker.posts[half] is None]:
                 self._listen(waiting)
@@ -104,7 +103,8 @@ class Workers:
             if not parts:
                 return
             turns = _together([part.turns for _, part in parts])
-        index_B, log_prob_B = policy.choose(turns)
+            policy_B = np.concatenate([seats_GP[part.number_B, part.player_B] for _, part in parts])
+        index_B, log_prob_B = ask(policies, policy_B, turns)
         with span("game"):
             start = 0
             for worker, part in parts:
@@ -142,7 +142,7 @@ class Workers:
                 error.add_note(f"In the worker:\n{failure.details}")
             raise error
         self.say(
-            f"Worker {worker.number} failed: {failure.text} ({where}). What it had to play for this update "
+            f"Worker {worker.number} failed: {failure.text} ({where}). What it had to play "
             f"({len(worker.task.numbers):,} games) is played once more in a fresh process."
         )
         worker.restart()

@@ -148,25 +148,16 @@ def export(
         MovelistError: Something cannot be exported, or the file is not equal to torch: then nothing is written.
     """
     if isinstance(policy, str | Path):
-        if is_exported(Path(policy)):
-            raise SettingsError(
-                "an exported file cannot be exported again",
-                got=policy,
-                expected="a run folder or a checkpoint",
-                do="Export the run that it came from: movelist export RUN --out FILE.",
-            )
         state = checkpoint.load(policy)
         net = checkpoint.load_net(state, choose_device("cpu"))
         if game is not None:
             checkpoint.check_fits(state, policy, game=game if isinstance(game, str) else game_name(game))
         return export_net(net, checkpoint.policy_info(state, state_layout), Path(out), profile, value=value)
+    if isinstance(policy, ExportedPolicy):
+        raise checkpoint.not_trainable("an ExportedPolicy")
     if game is None:
         raise SettingsError("an export needs to know its game", do='Give game="...": the file names it.')
     net = policy.net if isinstance(policy, NetPolicy) else policy
-    if not isinstance(net, PolicyValueNet):
-        raise SettingsError(
-            "only a network can be exported", got=type(net).__name__, expected="a PolicyValueNet or a NetPolicy"
-        )
     name = game if isinstance(game, str) else game_name(game)
     info = describe(net.shape, version=movelist_version(), game=name, layout=state_layout, policy_version=0)
     return export_net(net, info, Path(out), profile, value=value)

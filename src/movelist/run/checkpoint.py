@@ -16,6 +16,7 @@ from movelist.core.returns import RunningScale
 from movelist.games.game import Game, game_name, state_size
 from movelist.learn.device import choose_device
 from movelist.learn.model import ModelShape, PolicyValueNet
+from movelist.play.exported import is_exported
 from movelist.play.policy import NetPolicy
 from movelist.play.policy_info import PolicyInfo, describe, settings_hash
 from movelist.run.exactness import circumstances, generators_state, movelist_version
@@ -64,6 +65,8 @@ def load(path: Path | str) -> dict[str, Any]:
 
 def load_newest(path: Path, *, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]]:
     """The newest checkpoint that can be read, and its file; as `load`, but `say` is told of damaged ones."""
+    if is_exported(path):
+        raise not_trainable(str(path))
     files = checkpoint_files(path)
     damaged: list[_Damaged] = []
     for file in files:
@@ -79,6 +82,15 @@ def load_newest(path: Path, *, say: Callable[[str], None]) -> tuple[Path, dict[s
             say(f"Warning: {bad}. Taking the checkpoint before it, {file.name}.")
         return file, state
     raise damaged[0]
+
+
+def not_trainable(what: str) -> CheckpointError:
+    """The error where a run is needed and an exported policy was given."""
+    return CheckpointError(
+        "an exported policy is no checkpoint: it plays, and cannot be loaded as a network or exported again",
+        got=what,
+        do="Give the run that it came from, or play it with movelist match or movelist play.",
+    )
 
 
 class _Damaged(CheckpointError):

@@ -1,4 +1,5 @@
-"""Settings with a name: `movelist train --preset fast`, `guide`, or a file that `movelist profile --tune` wrote."""
+"""Settings with a name: `movelist train --preset fast`, `guide`, or a file that `movelist profile --tune` wrote, or the
+settings.json of a run that is to be made anew."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def preset(name: str, device: str = "auto") -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(values, dict):
             raise ValueError(f"{type(values).__name__} instead of an object")
-        values.pop("preset", None)
+        values = {key: value for key, value in values.items() if key not in ("preset", "out", "resume")}
         TrainSettings.from_flat(values)
     except FileNotFoundError:
         raise SettingsError(
@@ -62,7 +63,9 @@ def describe(name: str, settings: TrainSettings) -> str:
     """What a preset set in these settings, in one line, and which of it a flag took back."""
     asked, flat = preset(name, settings.run.device), settings.to_flat()
     kept = {key: value for key, value in asked.items() if flat[key] == value}
-    words = ", ".join(f"{key}={value}" for key, value in kept.items()) or "nothing"
+    defaults = TrainSettings().to_flat()
+    told = {key: value for key, value in kept.items() if name in NAMES or value != defaults[key]}
+    words = ", ".join(f"{key}={value}" for key, value in told.items()) or "nothing"
     others = [f"--{key} {flat[key]} was given" for key in asked if key not in kept]
     why = {"fast": _why_fast(settings.run.device), "guide": ""}.get(name, "")
     return f"--preset {name} set {words}{why}.{' ' if others else ''}{', '.join(others)}{'.' if others else ''}"

@@ -59,9 +59,11 @@ class Training:
             vars(self.learner.returns).update(start["learner"]["returns"])
             self.learner.num_updates = start["learner"]["num_updates"]  # numbers of policies are not given twice
         play = replace(settings.play, rollout_workers=0) if settings.recorded.data else settings.play
-        self.source: Source = SelfPlay(
+        self_play = SelfPlay(
             game, play, seed=settings.run.seed, share=self.world.share, say=lambda text: self.say(text)
         )
+        self.source: Source = self_play
+        self.workers = self_play.workers
         self.counters = Counters(processes=self.world.size)
         self.totals: Totals  # of the episodes of the present update, over all processes
         self.saved = Saved(self.learner.num_updates, None, time.monotonic())
@@ -314,7 +316,8 @@ class Training:
     def _match(self, num_games: int) -> arena.MatchResult:
         """Greedy play against random players."""
         policy = NetPolicy(self.net, greedy=True)
-        return arena.match(policy, RandomPolicy(), self.game, num_games=num_games, play=self.settings.play)
+        play, workers = self.settings.play, self.workers
+        return arena.match(policy, RandomPolicy(), self.game, num_games=num_games, play=play, workers=workers)
 
     def final_match(self) -> arena.MatchResult | None:
         """The match at the end of the training; None if a signal breaks it off."""
@@ -324,6 +327,8 @@ class Training:
                 return self._match(self.settings.run.eval_games)
             except KeyboardInterrupt:
                 return None
+            finally:
+                self.source.close()  # the workers started once more
 
         # Who waits for the first process has nothing to break off.
         with break_off_on_signals() if self.world.rank == 0 else stop_on_signals(lambda text: None):
