@@ -35,6 +35,12 @@ def test_check_counts_and_names(tmp_path, capsys):
     assert policy["against"] == "human" and policy["win_rate"] == 0.5 and policy["mean_return"] == 0
     low, high = policy["mean_return_interval"]
     assert high == pytest.approx(1.96) and low == -high  # two returns, 1 and -1: deviation sqrt(2), over sqrt(2)
+    # Milliseconds since 1970, as some count versions.
+    players = [{"controller": "policy", "policy_version": 1_796_083_200_000}, {"controller": "other"}]
+    stamped = write_lines(tmp_path / "stamped.jsonl", record(players=players))
+    assert main(["check", str(stamped), "--json"]) == 0
+    assert json.loads(said(capsys)[0])["seats"] == {"0": {"policy 1796083200000": 1}, "1": {"other": 1}}
+    stamped.unlink()
     write_lines(tmp_path / "b.jsonl", record(), *[record(end="over")] * 5)
     assert main(["check", str(tmp_path)]) == 1
     out = said(capsys)[0]

@@ -11,6 +11,7 @@ import torch
 
 from movelist.core.action_ids import parse, to_bits, to_text
 from movelist.learn.model import ModelShape, PolicyValueNet
+from movelist.play.export import SUFFIX_OF
 from movelist.play.policy_info import describe
 from movelist.play.weights_file import CHECKSUM, weights_of
 
@@ -112,3 +113,14 @@ def test_every_tensor_and_field_is_in_the_text():
         info = describe(net.shape, version="1", game="x", policy_version=1)
         missing += [name for name in info.to_metadata() if f"`{name}`" not in TEXT]
         assert not missing
+
+
+def test_documented_exports_name_files_of_their_profile():
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    lines = [line for path in documents for line in path.read_text(encoding="utf-8").splitlines()]
+    found = [re.search(r"movelist export .*--out (\S+\.\w+)", line) for line in lines]
+    exports = [(match[1], line) for match, line in zip(found, lines, strict=True) if match]
+    assert len(exports) >= 6
+    for name, line in exports:
+        profile = re.search(r"--profile (\w+)", line)
+        assert name.endswith(SUFFIX_OF[profile[1] if profile else "ort"]), line

@@ -344,7 +344,8 @@ namespace Movelist
             {
                 ulong key = Mix(Mix(seed) + (turn + 1UL) * Golden);
                 ulong bits = Mix(key + ((ulong)place + 1UL) * Golden);
-                double unit = ((double)(bits >> 11) + 0.5) * (1.0 / 9007199254740992.0);
+                // 52 bits: with 53 the largest number would round to 1, whose noise is infinite.
+                double unit = ((double)(bits >> 12) + 0.5) * (1.0 / 4503599627370496.0);
                 return (float)(-Math.Log(-Math.Log(unit)));
             }
         }

@@ -31,6 +31,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -110,7 +111,8 @@ constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ull;
 inline float gumbel(std::uint64_t seed, std::uint64_t turn, std::size_t place) {
     const std::uint64_t key = mix(mix(seed) + (turn + 1) * kGolden);
     const std::uint64_t bits = mix(key + (static_cast<std::uint64_t>(place) + 1) * kGolden);
-    const double unit = (static_cast<double>(bits >> 11) + 0.5) * (1.0 / 9007199254740992.0);
+    // 52 bits: with 53 the largest number would round to 1, whose noise is infinite.
+    const double unit = (static_cast<double>(bits >> 12) + 0.5) * (1.0 / 4503599627370496.0);
     return static_cast<float>(-std::log(-std::log(unit)));
 }
 
@@ -423,8 +425,11 @@ public:
     // state layout. On Windows, for paths that are not ASCII, pass std::filesystem::u8path(text).
     static std::optional<Policy> load(const std::filesystem::path& path, const Expected& expected = {},
                                       std::string* error = nullptr) {
-        std::ifstream file(path, std::ios::binary | std::ios::ate);
-        const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : -1;
+        std::error_code none;
+        std::ifstream file;
+        // A folder can be opened on Linux, and its size is any number.
+        if (!std::filesystem::is_directory(path, none)) file.open(path, std::ios::binary | std::ios::ate);
+        const std::streamoff size = file.is_open() ? static_cast<std::streamoff>(file.tellg()) : -1;
         if (size < 0) {
             if (error) *error = "the policy file cannot be opened: " + path.u8string();
             return std::nullopt;

@@ -88,6 +88,8 @@ def _play(command: Play) -> int:
         raise SettingsError(
             "there is no such seat", got=f"--seat {command.seat}", expected=f"0 to {game.num_players - 1}"
         )
+    if command.seed is not None and not 0 <= command.seed < 1 << 63:
+        raise SettingsError("--seed cannot be used", got=command.seed, expected="0 to 2^63 - 1")
     seed = secrets.randbits(31) if command.seed is None else command.seed
     play_game(bot, game, seat=command.seat, seed=seed, ask=input, say=print)
     return 0

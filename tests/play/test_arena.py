@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from movelist.core.errors import DataError
 from movelist.core.settings import PlaySettings
-from movelist.data.episode import Episodes
 from movelist.games.catalog import make_game
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.play.arena import MATCHES, match, outcomes, score, wilson_interval
@@ -16,14 +16,6 @@ from movelist.play.selfplay import GAMES
 from play.toys import Odd, Picker, Scripted
 
 ROUNDING = 1e-12  # of a few operations in float64
-
-
-def returns_of(return_EP):
-    """Episodes with nothing but returns."""
-    return_EP = np.array(return_EP, float)
-    return Episodes(**{
-        **dict.fromkeys(Episodes.__dataclass_fields__, np.zeros(0)), "return_EP": return_EP, "final_state_EPS": None
-    })  # fmt: skip
 
 
 # --- Intervals and sums
@@ -82,9 +74,7 @@ def test_score_by_hand():
     ],
 )
 def test_who_has_won(returns, seat, outcome):
-    own_G, outcome_G = outcomes(returns_of([returns]), np.array([seat]))
-    assert own_G.tolist() == [returns[seat]]
-    assert outcome_G.tolist() == [outcome]
+    assert outcomes(np.array([returns], float))[0, seat] == outcome
 
 
 # --- Matches
@@ -178,6 +168,11 @@ def test_a_perfect_policy_beats_random_players():
 def test_a_match_of_random_players_is_even():
     rate = match(RandomPolicy(), RandomPolicy(), Odd(), num_games=2000).win_rate
     assert rate == pytest.approx(0.5, abs=4 * 0.5 / 2000**0.5)  # four standard errors, at most
+
+
+def test_a_return_that_is_no_number_is_no_loss():
+    with pytest.raises(DataError, match=r"a reward is not a finite number: got nan \(scripted, episode 0, step 0"):
+        match(RandomPolicy(), RandomPolicy(), Scripted(2, [(0, [1, 2], [np.nan, 0.0])]), num_games=4)
 
 
 def test_max_turns_ends_the_games_of_a_match():

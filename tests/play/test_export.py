@@ -1,23 +1,24 @@
 """Exports are equal to torch, or there is no file."""
 
 import json
+import zlib
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load as load_tensors
 
-from movelist.core.errors import CheckpointError, DataError, SettingsError
+from movelist.core.errors import CheckpointError, DataError, NonFiniteError, SettingsError
 from movelist.core.ragged import Segments
 from movelist.learn.model import ModelShape, PolicyValueNet
-from movelist.play import export, exported, weights_file
+from movelist.play import export, exported, onnx_graph, weights_file
 from movelist.play.export import SUFFIX_OF, export_net, publish, random_lists
 from movelist.play.exported import load_exported
 from movelist.play.policy import NetPolicy, Turns
 from movelist.play.policy_info import describe
 
 try:
-    import onnx  # noqa: F401
+    import onnx
     import onnxruntime  # noqa: F401
 except ImportError:
     HAS_ONNX = False
@@ -85,6 +86,54 @@ def test_the_file_plays_as_the_network_does(profile, shape, tmp_path):
         np.testing.assert_array_equal(index_B, expected_B)
         np.testing.assert_allclose(log_prob_B, expected_log_prob_B, atol=1e-5)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@every_profile
+def test_one_very_long_list_among_short_ones(profile, tmp_path, monkeypatch):
+    net = trained(SHAPES["bits"])
+    path = tmp_path / f"policy{SUFFIX_OF[profile]}"
+    export_net(net, info_of(net), path, profile)
+    generator = np.random.default_rng(2)
+    count_B = np.array([10, 7, 20_000, 1, 9, 8])
+    turns = Turns(
+        generator.normal(size=(6, 11)).astype(np.float32),
+        count_B,
+        generator.integers(-(2**63), 2**63 - 1, count_B.sum()),
+        np.arange(6),
+        np.arange(6),
+    )
+    cells = []
+    run = exported.OnnxScorer._run
+    monkeypatch.setattr(
+        exported.OnnxScorer,
+        "_run",
+        lambda self, inputs: cells.append(inputs["actions"].size // 64) or run(self, inputs),
+    )
+    np.testing.assert_allclose(load_exported(path).log_probs(turns), NetPolicy(net).log_probs(turns), atol=1e-4)
+    assert sum(cells) <= 2 * count_B.sum()  # memory follows the actions, not the lists times the longest
+
+
+@every_profile
+def test_a_bad_state_stops_the_game(profile, tmp_path):
+    net = trained(SHAPES["bits"])
+    path = tmp_path / f"policy{SUFFIX_OF[profile]}"
+    export_net(net, info_of(net), path, profile)
+    turns = turns_of(net, 3)
+    turns.state_BS[1, 4] = np.nan
+    for greedy in (True, False):
+        with pytest.raises(NonFiniteError, match=r"not a finite number: got nan \(game with seed 7919, turn 1\)"):
+            load_exported(path, greedy=greedy).choose(turns)
+
+
+@every_profile
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+def test_a_network_of_half_precision_is_exported_as_its_weights_are(profile, kind, tmp_path):
+    net = trained(SHAPES["narrow actions"]).to(kind)
+    path = tmp_path / f"policy{SUFFIX_OF[profile]}"
+    export_net(net, info_of(net), path, profile)
+    assert net.pair_weight.dtype == kind
+    expected = NetPolicy(net.float()).log_probs(turns_of(net, 20))
+    np.testing.assert_allclose(load_exported(path).log_probs(turns_of(net, 20)), expected, atol=1e-5)
 
 
 @needs_onnx
@@ -191,6 +240,10 @@ def test_wrong_requests_are_named(tmp_path):
     net = trained(SHAPES["bits"])
     with pytest.raises(SettingsError, match=r"profile weights is named otherwise: got a.onnx, expected .*safetensors"):
         export_net(net, info_of(net), tmp_path / "a.onnx", "weights")
+    with pytest.raises(
+        SettingsError, match=r"expected a name ending in \.onnx\. Plain weights need --profile weights\."
+    ):
+        export_net(net, info_of(net), tmp_path / "a.safetensors")
     with pytest.raises(SettingsError, match="no such profile: got tflite, expected ort, sentis15 or weights"):
         export_net(net, info_of(net), tmp_path / "a.onnx", "tflite")
     with pytest.raises(SettingsError, match="a weights file holds no value"):
@@ -215,10 +268,30 @@ def test_damaged_onnx_files_are_refused(tmp_path):
     path = tmp_path / "policy.onnx"
     export_net(net, info_of(net), path, "ort")
     content = path.read_bytes()
-    for damaged in (b"", content[: len(content) // 3], b"no model"):
+    # The last bytes are text in the metadata: no engine has to know of them.
+    assert onnx.load_model_from_string(content).metadata_props[-1].value.encode() == content[-8:]
+    assert content[-8:] == b"%08x" % zlib.crc32(content[:-8])
+    flipped = []
+    for place in np.random.default_rng(0).integers(0, 8 * len(content), 300):
+        flipped.append(bytearray(content))
+        flipped[-1][place // 8] ^= 1 << (place % 8)
+    for damaged in (b"", content[: len(content) // 3], content[:-1], b"no model", *flipped):
         path.write_bytes(damaged)
-        with pytest.raises(CheckpointError, match=r"an ONNX file cannot be read|no proper movelist"):
+        with pytest.raises(CheckpointError, match=rf"its checksum differs \(.*, {len(damaged)} bytes\)"):
             load_exported(path)
+
+
+@needs_onnx
+def test_onnx_files_of_others_are_refused(tmp_path):
+    path = tmp_path / "policy.onnx"
+    for content, message in ((b"no model", "an ONNX file cannot be read"), (b"", "an ONNX file cannot be read")):
+        path.write_bytes(content + b"%08x" % zlib.crc32(content))
+        with pytest.raises(CheckpointError, match=message):
+            load_exported(path)
+    net = trained(SHAPES["bits"])
+    path.write_bytes(onnx_graph.to_bytes(onnx_graph.build(net, "ort", {"format": "movelist-ort/1"}, value=False)))
+    with pytest.raises(CheckpointError, match="no proper movelist: got nothing"):
+        load_exported(path)
 
 
 def test_loading_refuses_what_it_was_not_meant_for(tmp_path):

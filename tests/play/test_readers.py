@@ -154,6 +154,24 @@ def test_temperature_and_top_k(reader, temperature, top_k, small, tmp_path):
         assert log_prob == pytest.approx(expected[int(index)], abs=2e-5)
 
 
+# Of the 64 hashed bits all are 1 with this seed at turn 0 in the first place: the largest noise, far above any score.
+LARGEST_NOISE = 2741761586741081495
+
+
+@pytest.mark.parametrize("top_k", [0, 1])
+def test_the_largest_noise_is_finite_as_in_python(reader, top_k, small):
+    net = exported(SHAPES["bits"], small)
+    state_BS, ids = lists(net, 60)
+    noise = gumbel(Turns(np.zeros(0), np.array([1]), ids[0][:1], np.array([LARGEST_NOISE], np.uint64), np.zeros(1)))
+    assert noise > 36
+    rows = list(zip(state_BS, ids, strict=True))
+    found = choices(reader, small, [case(s, i, greedy=False, top_k=top_k, seed=LARGEST_NOISE) for s, i in rows])
+    best = [int(np.argmax(row[2:])) for row in found]
+    assert len(set(best)) > 5
+    # Noise that is infinite would choose even what top_k leaves out.
+    assert [int(row[0]) for row in found] == (best if top_k else [0] * 60)
+
+
 def test_wrong_calls_are_named_and_change_nothing(reader, small):
     state, ids = [0.5] * 11, [1, 2, 3]
     # Infinity less infinity in the second layer: torch gives NaN for all three.
@@ -192,9 +210,10 @@ def test_files_for_others_are_refused(reader, small, tmp_path):
     other = run([*reader, "load", small, "chess", ""])
     assert other.returncode == 3
     assert "another game: got '斗地主 \"\\', expected 'chess'" in other.stdout
-    missing = run([*reader, "load", tmp_path / "none.safetensors", "", ""])
-    assert missing.returncode == 3
-    assert "cannot be" in missing.stdout
+    for missing in (tmp_path / "none.safetensors", tmp_path):  # a folder, too: its size is any number
+        done = run([*reader, "load", missing, "", ""])
+        assert done.returncode == 3
+        assert "cannot be" in done.stdout
 
 
 def test_damaged_files_are_refused_and_never_crash(reader, small):

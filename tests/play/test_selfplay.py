@@ -354,15 +354,17 @@ def test_an_empty_list_is_named_by_seed_and_turn():
         ([2**64, 1], "an action id does not fit 64 bits: got 18446744073709551616"),
         (
             [3, 3],
-            "the action id 0x0000000000000003 stands twice in one list (scripted, episode 0, step 0, field action",
+            "the action id 0x0000000000000003 stands twice in one list (scripted, episode 0, step 1, field action",
         ),
     ],
 )
 def test_bad_ids_are_refused(ids, message):
-    game = Scripted(2, [(0, ids, [0.0, 0.0])])
+    game = Scripted(2, [(0, [1, 2], [0.0, 0.0]), (0, ids, [0.0, 0.0])])
     with pytest.raises(DataError) as caught:
         SelfPlay(game, PlaySettings()).collect(RandomPolicy(), 2)
     assert str(caught.value).startswith(message)
+    where = f"game with seed {derive_seeds(0, GAMES, 0, 1)[0]}, turn 1"
+    assert ids == [3, 3] or f"({where})" in str(caught.value)
 
 
 def test_bad_numbers_are_refused_with_game_episode_and_step():
@@ -370,7 +372,38 @@ def test_bad_numbers_are_refused_with_game_episode_and_step():
     with pytest.raises(DataError) as caught:
         SelfPlay(game, PlaySettings()).collect(RandomPolicy(), 2)
     assert str(caught.value) == "a reward is not a finite number: got nan (scripted, episode 0, step 1, field reward_N)"
-    game = Scripted(2, [(-1, [1, 2], [0.0, 0.0])])
-    with pytest.raises(DataError) as caught:
-        SelfPlay(game, PlaySettings()).collect(RandomPolicy(), 2)
-    assert str(caught.value) == "there is no such player: got -1 (scripted, episode 0, step 0, field player_N)"
+
+
+@pytest.mark.parametrize("player", [-1, 2])
+def test_a_player_that_there_is_not_is_named(player):
+    game = Scripted(2, [(0, [1, 2], [0.0, 0.0]), (player, [1, 2], [0.0, 0.0])])
+    with pytest.raises(GameError) as caught:
+        play(game, [RandomPolicy()], num_games=1)
+    where = f"game with seed {derive_seeds(0, GAMES, 0, 1)[0]}, turn 1"
+    assert str(caught.value) == f"there is no such player: got {player}, expected 0 to 1, or None ({where})"
+
+
+@pytest.mark.parametrize("view", [[7.0], [1.0, 2.0, 3.0]])
+def test_a_state_of_another_width_is_named(view):
+    class Narrow(ScriptedState):
+        def observe(self, player):
+            return view if self.turn else super().observe(player)
+
+    game = Scripted(2, [(0, [1, 2], [0.0, 0.0]), (1, [1, 2], [0.0, 0.0])])
+    game.new_state = lambda seed: Narrow(game)
+    with pytest.raises(
+        GameError, match=rf"observe changes its width: got \[{len(view)}\], expected \[2\] as .*, turn 1\)"
+    ):
+        play(game, [RandomPolicy()], num_games=1)
+
+
+@pytest.mark.parametrize("max_turns", [1, 2])
+def test_returns_of_too_few_seats_are_named(max_turns):
+    class Short(ScriptedState):
+        def returns(self):
+            return super().returns()[:1]
+
+    game = Scripted(2, [(0, [1, 2], [0.0, 0.0])] * 2)
+    game.new_state = lambda seed: Short(game)
+    with pytest.raises(GameError, match=r"there is not one return for each seat: got 1, expected 2 \(game with seed"):
+        play(game, [RandomPolicy()], num_games=1, max_turns=max_turns)

@@ -105,6 +105,19 @@ def test_the_other_seat_and_a_lost_game():
     assert returns == [1.0, -1.0] and said[-1] == "The bot won."
 
 
+def test_a_rounding_error_is_no_victory():
+    class Rounded(RaceState):
+        def returns(self):
+            return [0.3, 0.1 + 0.2]
+
+    class Even(Race):
+        def new_state(self, seed):
+            return Rounded()
+
+    for seat in (0, 1):
+        assert play(["0"] * 9, Even(), seat=seat)[1][-1] == "A draw."
+
+
 def test_ids_are_shown_where_a_game_has_no_names():
     class Bare(RaceState):
         action_name = describe = None
@@ -125,6 +138,7 @@ def test_ids_are_shown_where_a_game_has_no_names():
         ("", None),
         ("x", None),
         ("²", None),
+        ("9" * 5000, None),  # Python refuses to read it as a number
     ],
 )
 def test_a_number_of_the_list_comes_before_a_name(answer, index):
@@ -154,13 +168,16 @@ def test_openspiels_games_can_be_played(name):
         assert any(line.startswith("\nMy hand ") for line in said)
 
 
-def test_the_command_names_a_wrong_seat(tmp_path, monkeypatch):
+def test_the_command_names_a_wrong_seat_and_seed(tmp_path, monkeypatch):
     from movelist import policy_commands as commands
     from movelist.run import api
 
     monkeypatch.setattr(api, "load_player", lambda path, game, greedy: (Bot(), Race()))
     with pytest.raises(SettingsError, match="no such seat: got --seat 2, expected 0 to 1"):
         commands.run(commands.Play(policy=tmp_path, seat=2))
+    for seed in (-1, 2**63):
+        with pytest.raises(SettingsError, match=rf"--seed cannot be used: got {seed}, expected 0 to 2\^63 - 1"):
+            commands.run(commands.Play(policy=tmp_path, seed=seed))
     answers = iter(["1"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(answers))
     assert commands.run(commands.Play(policy=tmp_path)) == 0

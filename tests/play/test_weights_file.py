@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.numpy import save
+from safetensors.torch import save
 
 from movelist.core.errors import CheckpointError
 from movelist.learn.model import ModelShape, PolicyValueNet
@@ -84,22 +84,31 @@ def test_files_of_others_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("name", "array", "message"),
+    ("change", "message"),
     [
-        ("state2.bias", None, r"state2\.bias: got no such tensor, expected float32 \[8\] \(here\)"),
-        ("pair.weight", np.zeros(7, np.float32), r"pair\.weight: got float32 \[7\], expected float32 \[8\] \(here\)"),
-        ("action1.bias", np.zeros(8), r"action1\.bias: got float64 \[8\], expected float32 \[8\] \(here\)"),
-        ("critic", np.zeros(1, np.float32), r"critic: got float32 \[1\], expected no such tensor \(here\)"),
+        ({"pair.weight": None}, r"pair\.weight: got no such tensor, expected float32 \[8\] \(here\)"),
+        ({"action1.bias": None}, r"action1\.bias: got no such tensor, expected float32 \[8\]"),
+        ({"state1.weight": torch.zeros(5, 8)}, r"state1.weight: got float32 \[5, 8\], expected float32 \[8, 5\]"),
+        ({"state1.bias": torch.zeros(8, dtype=torch.float64)}, r"state1.bias: got float64 \[8\], expected float32"),
+        ({"critic": torch.zeros(1)}, r"critic: got float32 \[1\], expected no such tensor \(here\)"),
+        ({"state2.bias": torch.full((8,), torch.nan)}, r"holds NaN or infinity in state2.bias \(here\)"),
+        ({"state2.bias": torch.zeros(8, dtype=torch.bfloat16)}, "a policy file cannot be read: got 'BF16'"),
     ],
 )
-def test_a_file_with_other_tensors_is_refused(name, array, message):
+def test_files_made_by_hand_are_refused_by_the_tensor(change, message):
     net, info = made()
-    tensors = weights_file.weights_of(net) | {name: array}
-    tensors = {key: value for key, value in tensors.items() if value is not None}
-    tensors[weights_file.CHECKSUM] = np.zeros(4, np.uint8)
-    content = save(tensors, {"format": weights_file.FORMAT, **info.to_metadata()})
+    metadata = {"format": weights_file.FORMAT, **info.to_metadata()}
+    tensors = {name: torch.from_numpy(array) for name, array in weights_file.weights_of(net).items()} | change
+    tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    content = save({**tensors, weights_file.CHECKSUM: torch.zeros(4, dtype=torch.uint8)}, metadata)
     with pytest.raises(CheckpointError, match=message):
         weights_file.from_bytes(with_checksum(content[:-4]), "here")
+
+
+def test_an_unknown_action_encoder_is_refused():
+    other = weights_file.to_bytes(*made())[:-4].replace(b'"action_encoder":"bits"', b'"action_encoder":"text"')
+    with pytest.raises(CheckpointError, match="no proper action_encoder: got text, expected bits or table"):
+        weights_file.from_bytes(with_checksum(other), "here")
 
 
 def test_a_state_encoder_of_your_own_is_refused_by_name():

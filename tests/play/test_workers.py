@@ -1,6 +1,7 @@
 """Workers play what self-play plays, whatever their number; what goes wrong in them is named and ends well."""
 
 import contextlib
+import errno
 import multiprocessing
 import multiprocessing.shared_memory
 import os
@@ -337,6 +338,30 @@ def test_too_little_shared_memory(monkeypatch):
         "there is too little shared memory for the workers: got 3 MB free in /dev/shm, expected 4 MB more. Lower "
         "--num_games, or give the container more: docker run --shm-size 1g."
     )
+
+
+def test_shared_memory_that_cannot_be_made(monkeypatch):
+    def fail(*sizes):
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(worker.Block, "make", fail)
+    with pytest.raises(WorkerError, match=r"shared memory cannot be made: got no memory\. Lower --num_games or"):
+        collect(Timed(), 2)
+
+
+def test_a_process_that_cannot_be_started(monkeypatch, made):
+    start = multiprocessing.context.SpawnProcess.start
+
+    def fail_second(process):
+        if process.name == "movelist worker 1":
+            raise OSError(errno.EAGAIN, "too many processes")
+        start(process)
+
+    monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", fail_second)
+    with pytest.raises(WorkerError, match=r"worker 1 cannot be started: got too many processes\. Lower --rollout_wor"):
+        collect(Timed(), 2)
+    assert len(made) == 4
+    assert_gone(made)
 
 
 @contextlib.contextmanager

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from movelist.core.settings import PlaySettings
-from movelist.data.episode import Episodes
-from movelist.games.game import Game
+from movelist.games.game import Game, game_name
 from movelist.play.policy import Policy, derive_seeds
 from movelist.play.selfplay import play_games
 from movelist.play.workers import Workers
@@ -95,23 +94,28 @@ def match(
 
     Returns:
         The score of `policy`.
+
+    Raises:
+        MovelistError: The game breaks a promise, as with a return that is no finite number.
     """
     seat_G = np.arange(-(-num_games // game.num_players) * game.num_players) % game.num_players
     seats_GP = np.where(np.arange(game.num_players) == seat_G[:, None], 0, 1)
     seed_G = derive_seeds(seed, MATCHES, 0, len(seat_G))
     episodes = play_games(game, [policy, opponent], seats_GP, seed_G, play or PlaySettings(), workers)
-    own_G, outcome_G = outcomes(episodes, seat_G)
+    episodes.check(game_name(game))
+    of_each_G = np.arange(len(seat_G)), seat_G
+    own_G, outcome_G = episodes.return_EP[of_each_G], outcomes(episodes.return_EP)[of_each_G]
     total = score(own_G, outcome_G)
     seats = [score(own_G[seat_G == seat], outcome_G[seat_G == seat]) for seat in range(game.num_players)]
     return MatchResult(**vars(total), seats=seats)
 
 
-def outcomes(episodes: Episodes, seat_G: Array) -> tuple[Array, Array]:
-    """Own return [G], and 1 for a win, 0 for a draw, -1 for a loss [G], of one seat of each episode."""
-    own_G = episodes.return_EP[np.arange(len(seat_G)), seat_G]
-    others = max(1, episodes.num_players - 1)
-    mean_other_G = (episodes.return_EP.sum(axis=1) - own_G) / others
-    return own_G, np.sign(np.round(own_G - mean_other_G, 9))
+def outcomes(return_EP: Array) -> Array:
+    """1, 0 or -1 for a win, a draw, a loss of each seat [E, P]: its return is above, at or below the others' mean."""
+    others = max(1, return_EP.shape[1] - 1)
+    mean_other_EP = (return_EP.sum(axis=1, keepdims=True) - return_EP) / others
+    outcome_EP: Array = np.sign(np.round(return_EP - mean_other_EP, 9))
+    return outcome_EP
 
 
 def score(own_G: Array, outcome_G: Array) -> Score:

@@ -103,12 +103,12 @@ def export_net(
     """
     _check_request(path, profile, value)
     # Compared on a CPU in full float32: on a GPU torch itself is as far off as TF32 rounds.
-    net = copy.deepcopy(net).cpu().eval()
+    net = copy.deepcopy(net).cpu().float().eval()
     if profile == "weights":
         content = weights_file.to_bytes(net, info)
     else:
         metadata = {"format": f"movelist-{profile}/1", **info.to_metadata()}
-        content = onnx_graph.build(net, profile, metadata, value=value).SerializeToString()
+        content = onnx_graph.to_bytes(onnx_graph.build(net, profile, metadata, value=value))
     reports: list[tuple[int, float]] = []
     with exact_products():
         _write(path, content, lambda beside: reports.append(_prove(beside, net, info, path, profile, value, batches)))
@@ -130,7 +130,10 @@ def _check_request(path: Path, profile: str, value: bool) -> None:
     suffix = SUFFIX_OF[profile]
     if path.suffix.lower() != suffix:
         raise SettingsError(
-            f"a file of profile {profile} is named otherwise", got=path.name, expected=f"a name ending in {suffix}"
+            f"a file of profile {profile} is named otherwise",
+            got=path.name,
+            expected=f"a name ending in {suffix}",
+            do="Plain weights need --profile weights." if path.suffix.lower() == SUFFIX_OF["weights"] else None,
         )
     if value and profile == "weights":
         raise SettingsError("a weights file holds no value", do="Export with --profile ort, or without --value.")

@@ -14,7 +14,8 @@ from movelist.core.action_ids import to_bits, to_text
 from movelist.core.errors import CheckpointError, DataError, MissingExtraError
 from movelist.core.ragged import Segments
 from movelist.play import weights_file
-from movelist.play.policy import Turns, gumbel
+from movelist.play.onnx_graph import CHECKSUM_DIGITS, checksum
+from movelist.play.policy import Turns, gumbel, refuse_non_finite
 from movelist.play.policy_info import PolicyInfo
 
 Array = NDArray[Any]
@@ -66,16 +67,23 @@ class OnnxScorer:
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
-        CheckpointError: The file is damaged or was not written by movelist.
+        CheckpointError: The file is damaged, or was not written by movelist as it is.
     """
 
     def __init__(self, content: bytes, where: str) -> None:
         runtime = _import_runtime()
+        body, end = content[:-CHECKSUM_DIGITS], content[-CHECKSUM_DIGITS:]
+        if checksum(body) != end:
+            raise CheckpointError(
+                "an ONNX file is damaged, or was not written by movelist: its checksum differs",
+                where=f"{where}, {len(content)} bytes",
+                do="Copy or export it again. A file that another tool has changed is for an engine only.",
+            )
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         try:
             self.session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime raises several types of its own for damaged files
+        except Exception as error:  # onnxruntime raises several types of its own, as for a version it does not know
             reason = str(error).split("\n")[0]
             raise CheckpointError("an ONNX file cannot be read", got=reason, where=where) from None
         self.info = PolicyInfo.from_metadata(self.session.get_modelmeta().custom_metadata_map, where)
@@ -90,12 +98,25 @@ class OnnxScorer:
         if not self.padded:
             return self._run({"state": state_BS, "actions": encoded_A, "segment": step_A})
         place_A = np.arange(len(step_A)) - segments.offsets.numpy()[step_A]
-        longest = int(place_A.max()) + 1
-        actions = np.zeros((len(state_BS), longest, *encoded_A.shape[1:]), encoded_A.dtype)
-        mask = np.zeros((len(state_BS), longest), np.float32)
-        actions[step_A, place_A], mask[step_A, place_A] = encoded_A, 1.0
+        sizes = {name: len(state_BS if name == "value" else step_A) for name in self.outputs}
+        result = {name: np.empty(size, np.float32) for name, size in sizes.items()}
+        # Lists of similar lengths share a call, so that padding at most doubles the work.
+        power_B = np.ceil(np.log2(np.diff(segments.offsets.numpy())))
+        for power in np.unique(power_B):
+            inside_B = power_B == power
+            inside_A = inside_B[step_A]
+            row_A, column_A = (np.cumsum(inside_B) - 1)[step_A[inside_A]], place_A[inside_A]
+            found = self._run_padded(state_BS[inside_B], encoded_A[inside_A], row_A, column_A)
+            for name, array in found.items():
+                result[name][inside_B if name == "value" else inside_A] = array
+        return result
+
+    def _run_padded(self, state_BS: Array, encoded_A: Array, row_A: Array, column_A: Array) -> dict[str, Array]:
+        shape = len(state_BS), int(column_A.max()) + 1
+        actions, mask = np.zeros((*shape, *encoded_A.shape[1:]), encoded_A.dtype), np.zeros(shape, np.float32)
+        actions[row_A, column_A], mask[row_A, column_A] = encoded_A, 1.0
         found = self._run({"state": state_BS, "actions": actions, "mask": mask})
-        return {name: array if name == "value" else array[step_A, place_A] for name, array in found.items()}
+        return {name: array if name == "value" else array[row_A, column_A] for name, array in found.items()}
 
     def _encode(self, action_id_A: Array) -> Array:
         if self.info.action_encoder == "table":
@@ -135,11 +156,14 @@ class ExportedPolicy:
 
         Raises:
             DataError: An id has no row in the table.
+            NonFiniteError: The file gives NaN or infinity for a chosen action.
         """
         segments, log_prob_A = self._log_probs(turns)
         noisy_A = log_prob_A if self.greedy else log_prob_A + torch.from_numpy(gumbel(turns))
         index_B = ragged.argmax(noisy_A, segments)
-        return index_B.numpy(), log_prob_A[segments.offsets[:-1] + index_B].numpy()
+        log_prob_B = log_prob_A[segments.offsets[:-1] + index_B].numpy()
+        refuse_non_finite(log_prob_B, turns)
+        return index_B.numpy(), log_prob_B
 
     def log_probs(self, turns: Turns) -> Array:
         """Log-probabilities of all legal actions, float32 [A]."""

@@ -17,6 +17,7 @@ import copy
 import io
 import logging
 import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 OPSETS = {"ort": 18, "sentis15": 15}
 IR_VERSION = 8  # the oldest that knows opset 18; older runtimes refuse newer files
+CHECKSUM_DIGITS = 8
 PADDING_LOGIT = -1e9  # exp of it is 0, and it is finite where -infinity times 0 is not
 
 # What Unity lists under "Supported ONNX operators" both of Sentis 1.x and 2.1 and of Inference Engine 2.2, and a policy
@@ -288,6 +290,23 @@ def _model(graph: _Graph, inputs: dict[str, Any], outputs: dict[str, Any], metad
     )
     helper.set_model_props(model, metadata)
     return model
+
+
+def to_bytes(model: onnx.ModelProto) -> bytes:
+    """The file of a model that `build` made.
+
+    Its last entry of metadata is `checksum`, and metadata comes last in the file, so the last eight bytes are the
+    CRC-32 of all bytes before them, as text. Engines see one entry more and need not care.
+    """
+    entry = model.metadata_props.add()
+    entry.key, entry.value = "checksum", "0" * CHECKSUM_DIGITS
+    content: bytes = model.SerializeToString()[:-CHECKSUM_DIGITS]
+    return content + checksum(content)
+
+
+def checksum(content: bytes) -> bytes:
+    """The CRC-32 of bytes, as eight hexadecimal digits."""
+    return f"{zlib.crc32(content):08x}".encode("ascii")
 
 
 def _opset(model: onnx.ModelProto) -> int:

@@ -130,7 +130,7 @@ class NetPolicy:
             both_2B = torch.stack([index_B.double(), log_prob_B.double()])
         with span("read"):
             both = both_2B.cpu().numpy()  # WAIT: the games need the choices
-        self._refuse_non_finite(both[1], turns)
+        refuse_non_finite(both[1], turns)
         return both[0].astype(np.int64), both[1].astype(np.float32)
 
     @torch.no_grad()
@@ -206,15 +206,21 @@ class NetPolicy:
         order = np.argsort(ids, kind="stable")
         self._known_id_R, self._row_R = ids[order], rows[order]
 
-    def _refuse_non_finite(self, log_prob_B: Array, turns: Turns) -> None:
-        bad = np.flatnonzero(~np.isfinite(log_prob_B))
-        if bad.size:
-            raise NonFiniteError(
-                "the policy's log-probability is not a finite number",
-                got=log_prob_B[bad[0]],
-                where=f"game with seed {turns.seed_B[bad[0]]}, turn {turns.turn_B[bad[0]]}",
-                do="The weights or the state hold NaN or infinity: go back to an earlier checkpoint, check the state.",
-            )
+
+def refuse_non_finite(log_prob_B: Array, turns: Turns) -> None:
+    """Stop before a choice is played whose probability is no number.
+
+    Raises:
+        NonFiniteError: Names the game and the turn.
+    """
+    bad = np.flatnonzero(~np.isfinite(log_prob_B))
+    if bad.size:
+        raise NonFiniteError(
+            "the policy's log-probability is not a finite number",
+            got=log_prob_B[bad[0]],
+            where=f"game with seed {turns.seed_B[bad[0]]}, turn {turns.turn_B[bad[0]]}",
+            do="The weights or the state hold NaN or infinity: go back to an earlier checkpoint, check the state.",
+        )
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -53,7 +53,7 @@ class PolicyInfo:
         """Read what `to_metadata` wrote; further entries are passed over.
 
         Raises:
-            CheckpointError: A field is missing or no number.
+            CheckpointError: A field is missing, no number, or no name of an action encoder.
         """
         kinds = {"int": int, "float": float, "str": str}
         values: dict[str, Any] = {}
@@ -67,6 +67,14 @@ class PolicyInfo:
                     where=where,
                     do=_EXPORT_ANEW,
                 ) from None
+        if values["action_encoder"] not in ("bits", "table"):
+            raise CheckpointError(
+                "the file has no proper action_encoder",
+                got=values["action_encoder"],
+                expected="bits or table",
+                where=where,
+                do=_EXPORT_ANEW,
+            )
         return cls(**values)
 
     def check(self, where: str, **expected: object) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from movelist.core.action_ids import parse_list
-from movelist.core.errors import GameError
+from movelist.core.errors import DataError, GameError
 from movelist.core.settings import PlaySettings
 from movelist.games.game import State
 
@@ -24,6 +24,7 @@ class Running:
     number: int
     seed: int
     state: State
+    num_players: int
     turn: int = 0
     player: int = 0
     actions: Sequence[int] = ()
@@ -45,13 +46,23 @@ class Finished:
 
 
 def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]) -> bool:
-    """Go on to the next decision, playing forced turns; False if there is none because the game is over."""
+    """Go on to the next decision, playing forced turns; False if there is none because the game is over.
+
+    Raises:
+        GameError: The mover is no seat of the game, or there is not one return for each seat.
+    """
     state = slot.state
     while (player := state.current_player()) is not None:
+        if not 0 <= player < slot.num_players:
+            raise GameError(
+                "there is no such player",
+                got=player,
+                expected=f"0 to {slot.num_players - 1}, or None",
+                where=_where(slot),
+            )
         if slot.turn >= settings.max_turns:
-            returns = [float(value) for value in state.returns()]
-            views = [np.asarray(state.observe(seat), np.float32) for seat in range(len(returns))]
-            finished[slot.number] = Finished(returns, slot.turn, np.stack(views))
+            views = [np.asarray(state.observe(seat), np.float32) for seat in range(slot.num_players)]
+            finished[slot.number] = Finished(_returns(slot), slot.turn, np.stack(views))
             return False
         actions = state.legal_actions()
         if len(actions) != 1 or settings.keep_forced:
@@ -59,8 +70,21 @@ def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]
             return True
         state.apply(0)
         slot.turn += 1
-    finished[slot.number] = Finished([float(value) for value in state.returns()], slot.turn)
+    finished[slot.number] = Finished(_returns(slot), slot.turn)
     return False
+
+
+def _returns(slot: Running) -> list[float]:
+    returns = [float(value) for value in slot.state.returns()]
+    if len(returns) != slot.num_players:
+        raise GameError(
+            "there is not one return for each seat", got=len(returns), expected=slot.num_players, where=_where(slot)
+        )
+    return returns
+
+
+def _where(slot: Running) -> str:
+    return f"game with seed {slot.seed}, turn {slot.turn}"
 
 
 def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array, Array]:
@@ -75,20 +99,46 @@ def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array
         int64 [B], the movers; score_B: float64 [B], what they have earned so far.
 
     Raises:
-        GameError: A list is empty.
+        GameError: A list is empty, or a state has another width.
         DataError: An id is no 64-bit integer.
     """
+    seen: list[Running] = []
     counts: list[int] = []
     flat: list[int] = []
     players: list[int] = []
     scores: list[float] = []
     for row, slot in zip(state_BS, slots, strict=True):
         if not len(slot.actions):  # a list or an array
-            raise GameError("a turn offers no legal action", where=f"game with seed {slot.seed}, turn {slot.turn}")
-        row[:] = slot.state.observe(slot.player)
+            raise GameError("a turn offers no legal action", where=_where(slot))
+        view = np.asarray(slot.state.observe(slot.player))
+        if view.shape != row.shape:  # a single number would fill the row
+            raise GameError(
+                "observe changes its width",
+                got=list(view.shape),
+                expected=f"{list(row.shape)} as in a fresh state",
+                where=_where(slot),
+            )
+        row[:] = view
+        seen.append(slot)
         flat.extend(slot.actions)
         counts.append(len(slot.actions))
         players.append(slot.player)
         scores.append(slot.state.returns()[slot.player])
     player_B, score_B = np.array(players, np.int64), np.array(scores, np.float64)
-    return np.array(counts, np.int64), parse_list(flat), player_B, score_B
+    try:
+        action_id_A = parse_list(flat)
+    except DataError:
+        _name_bad_list(seen)
+        raise
+    return np.array(counts, np.int64), action_id_A, player_B, score_B
+
+
+def _name_bad_list(slots: Iterable[Running]) -> None:
+    """Raise the error of the first list with an id that is none, with its game and turn."""
+    for slot in slots:
+        try:
+            parse_list(slot.actions)
+        except DataError as error:
+            raise DataError(
+                error.what, got=error.got, expected=error.expected, where=_where(slot), do=error.do
+            ) from None

@@ -98,7 +98,7 @@ def play_games(
         G episodes in the order of the seeds, unchecked; `controller_EP` is 0 for the seats of the first policy.
 
     Raises:
-        GameError: The game offers an empty list.
+        GameError: The game offers an empty list, names a mover that there is not, or changes its width.
         WorkerError: See `Workers.play`.
     """
     if workers:
@@ -111,7 +111,7 @@ def play_games(
         with span("game"):
             while len(running) < settings.num_games and num_started < len(seed_G):
                 seed = int(seed_G[num_started])
-                slot = Running(num_started, seed, game.new_state(seed))
+                slot = Running(num_started, seed, game.new_state(seed), game.num_players)
                 num_started += 1
                 if advance(slot, settings, finished):
                     running.append(slot)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from movelist.data.episode import POLICY, Episodes
 from movelist.data.record_format import CONTROLLER_NAMES, NOT_USED_YET
 from movelist.data.record_rules import NO_VERSION, Columns, Problem
-from movelist.play.arena import wilson_interval
+from movelist.play.arena import outcomes, wilson_interval
 
 Array = NDArray[Any]
 PLACES = 3  # named for each kind of problem
@@ -103,12 +103,12 @@ class Survey:
     def _add_scores(self, columns: Columns) -> None:
         raw = columns.raw
         return_EP = columns.episodes(keep_forced=True).return_EP
-        code_EP = raw.controller_EP.astype(np.int64) * (1 << 40) + columns.version_EP + 1
-        outcome_EP = _outcomes(return_EP)
-        seatings, seating_E = np.unique(code_EP, axis=0, return_inverse=True)
-        for number, codes in enumerate(seatings):
+        outcome_EP = outcomes(return_EP)
+        players_E2P = np.stack([raw.controller_EP.astype(np.int64), columns.version_EP], axis=1)
+        seatings, seating_E = np.unique(players_E2P, axis=0, return_inverse=True)
+        for number, (controllers, versions) in enumerate(seatings.tolist()):
             mine_E = seating_E.reshape(-1) == number
-            names = [_name(code) for code in codes.tolist()]
+            names = [_name(*player) for player in zip(controllers, versions, strict=True)]
             for seat, name in enumerate(names):
                 self.seats[seat][name] += int(mine_E.sum())
                 opponents = " and ".join(sorted({*names[:seat], *names[seat + 1 :]})) or "nobody"
@@ -186,9 +186,8 @@ def _range(power: int) -> str:
     return str(low) if low == high else f"{low}-{high}"
 
 
-def _name(code: int) -> str:
+def _name(controller: int, version: int) -> str:
     """A kind of player: "human", "policy 12"."""
-    controller, version = code >> 40, (code & ((1 << 40) - 1)) - 1
     name = CONTROLLER_NAMES[controller]
     return f"{name} {version}" if controller == POLICY and version != NO_VERSION else name
 
@@ -218,7 +217,7 @@ class Incoming:
         here = np.unique(version_EP[policy_EP]).tolist()
         newest = sorted({*here, *self.tallies})[-2:]
         self.tallies = {version: self.tallies.get(version, {}) for version in newest}
-        outcome_EP = _outcomes(episodes.return_EP)
+        outcome_EP = outcomes(episodes.return_EP)
         against = _opponents(np.where(policy_EP, version_EP, NO_VERSION - 1 - episodes.controller_EP.astype(np.int64)))
         for version, tallies in self.tallies.items():
             mine_EP = policy_EP & (version_EP == version)
@@ -251,13 +250,6 @@ class Incoming:
                 metrics[f"data/{prefix}win_rate_against_{name}"] = (tally.wins + tally.draws / 2) / tally.games
                 metrics[f"data/{prefix}return_against_{name}"] = tally.total / tally.games
         return metrics
-
-
-def _outcomes(return_EP: Array) -> Array:
-    """1, 0 or -1 at each seat [E, P]: whether its return is above, at or below the mean of the other seats."""
-    others = max(1, return_EP.shape[1] - 1)
-    outcome_EP: Array = np.sign(np.round(return_EP - (return_EP.sum(axis=1, keepdims=True) - return_EP) / others, 9))
-    return outcome_EP
 
 
 def _opponents(code_EP: Array) -> dict[str, Array]:

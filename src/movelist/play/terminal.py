@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from movelist.core.action_ids import parse_list, to_text
 from movelist.games.game import Game, State
+from movelist.play.arena import outcomes
 from movelist.play.policy import Policy, Turns
 
 LINE_WIDTH = 100
@@ -61,9 +62,8 @@ def play_game(
         return None
     returns = [float(value) for value in state.returns()]
     say("The game is over: " + ", ".join(f"player {number} {value:+g}" for number, value in enumerate(returns)))
-    others = [value for number, value in enumerate(returns) if number != seat]
-    mean = sum(others) / max(1, len(others))
-    say("You won." if returns[seat] > mean else "A draw." if returns[seat] == mean else "The bot won.")
+    outcome = outcomes(np.array([returns]))[0, seat]
+    say("You won." if outcome > 0 else "A draw." if outcome == 0 else "The bot won.")
     return returns
 
 
@@ -115,7 +115,7 @@ def chosen_index(answer: str, names: Sequence[str]) -> int | None:
 
     Numbers come first, for a name may be one as well (a single 3 in dou dizhu is "3"). None if it means nothing.
     """
-    if answer.isascii() and answer.isdigit() and int(answer) < len(names):
+    if answer.isascii() and answer.isdigit() and len(answer) < 20 and int(answer) < len(names):
         return int(answer)
     if answer in names:
         return list(names).index(answer)

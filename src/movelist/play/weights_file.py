@@ -112,9 +112,10 @@ def from_bytes(content: bytes, where: str) -> tuple[PolicyInfo, dict[str, Floats
         )
     try:
         tensors = load(content)
+        # KeyError: a type of numbers that numpy does not know.
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError("a policy file cannot be read", got=error, where=where) from None
     if metadata.get("format") != FORMAT:
         raise CheckpointError(
@@ -152,3 +153,5 @@ def _check_tensors(tensors: Mapping[str, NDArray[Any]], info: PolicyInfo, where:
                 expected=f"float32 {list(expected[name])}" if name in expected else "no such tensor",
                 where=where,
             )
+        if not np.isfinite(tensors[name]).all():
+            raise CheckpointError(f"a policy file holds NaN or infinity in {name}", where=where)

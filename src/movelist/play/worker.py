@@ -85,16 +85,24 @@ class Worker:
         # On every platform as on Windows: a fresh interpreter, which holds nothing of this process.
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(
+        process = context.Process(
             target=serve,
             args=(theirs, self.packed_game, self.settings),
             name=f"{PROCESS_NAME} {self.number}",
             daemon=True,
         )
         self.ready = False
-        with _signals_held():
-            self.process.start()
-        theirs.close()  # else we would not notice that the worker closed it
+        try:
+            with _signals_held():
+                process.start()
+                self.process = process  # not before: one that did not start cannot be ended
+        except OSError as error:  # too many processes, or too little memory
+            self.connection.close()
+            raise WorkerError(
+                f"worker {self.number} cannot be started", got=error.strerror or error, do="Lower --rollout_workers."
+            ) from None
+        finally:
+            theirs.close()  # else we would not notice that the worker closed it
 
     def _send(self, message: object) -> None:
         with contextlib.suppress(OSError):  # it has ended, which is noticed when its answer is waited for
@@ -102,7 +110,14 @@ class Worker:
 
     def _new_block(self, half: int, rows: int, capacity: int) -> None:
         _require_shared_memory(8 * (1 + 6 * rows + capacity) + 4 * rows * self.state_size)
-        block = Block.make(rows, self.state_size, capacity)
+        try:
+            block = Block.make(rows, self.state_size, capacity)
+        except OSError as error:
+            raise WorkerError(
+                "the workers' shared memory cannot be made",
+                got=error.strerror or error,
+                do="Lower --num_games or --rollout_workers.",
+            ) from None
         if half < len(self.blocks):
             self.blocks[half].close()
             self.blocks[half] = block

@@ -160,7 +160,7 @@ class _Half:
         while len(going) < self.width and waiting:
             number, seed = waiting.popleft()
             self.block.current[0] = number
-            slot = Running(number, seed, self.game.new_state(seed))
+            slot = Running(number, seed, self.game.new_state(seed), self.game.num_players)
             if advance(slot, self.settings, finished):
                 going.append(slot)
         self.running = going
