@@ -271,24 +271,38 @@ def test_damaged_onnx_files_are_refused(tmp_path):
     # The last bytes are text in the metadata: no engine has to know of them.
     assert onnx.load_model_from_string(content).metadata_props[-1].value.encode() == content[-8:]
     assert content[-8:] == b"%08x" % zlib.crc32(content[:-8])
-    flipped = []
-    for place in np.random.default_rng(0).integers(0, 8 * len(content), 300):
-        flipped.append(bytearray(content))
-        flipped[-1][place // 8] ^= 1 << (place % 8)
-    for damaged in (b"", content[: len(content) // 3], content[:-1], b"no model", *flipped):
+    flipped = [bytearray(content) for _ in range(300)]
+    name = len(content) - 8 - 2 - len("checksum")  # a file is only held to a checksum that it says it has
+    for copy, place in zip(flipped, np.random.default_rng(0).integers(0, 8 * name, 300), strict=True):
+        copy[place // 8] ^= 1 << (place % 8)
+    for damaged in (content[:-1], content[:-8] + b"00000000", *flipped):
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match=rf"its checksum differs \(.*, {len(damaged)} bytes\)"):
+            load_exported(path)
+    for damaged in (b"", content[: len(content) // 3], b"no model"):
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="an ONNX file cannot be read"):
             load_exported(path)
 
 
 @needs_onnx
-def test_onnx_files_of_others_are_refused(tmp_path):
-    path = tmp_path / "policy.onnx"
-    for content, message in ((b"no model", "an ONNX file cannot be read"), (b"", "an ONNX file cannot be read")):
-        path.write_bytes(content + b"%08x" % zlib.crc32(content))
-        with pytest.raises(CheckpointError, match=message):
-            load_exported(path)
+def test_a_file_that_another_tool_changed_plays_without_its_checksum(tmp_path):
     net = trained(SHAPES["bits"])
+    path = tmp_path / "policy.onnx"
+    export_net(net, info_of(net), path, "ort")
+    model = onnx.load(path)
+    model.doc_string = "changed"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(CheckpointError, match=r"another tool has changed it.*delete its metadata entry checksum"):
+        load_exported(path)
+    assert model.metadata_props.pop().key == "checksum"
+    path.write_bytes(model.SerializeToString())
+    assert load_exported(path).info == info_of(net)
+
+
+@needs_onnx
+def test_onnx_files_of_others_are_refused(tmp_path):
+    path, net = tmp_path / "policy.onnx", trained(SHAPES["bits"])
     path.write_bytes(onnx_graph.to_bytes(onnx_graph.build(net, "ort", {"format": "movelist-ort/1"}, value=False)))
     with pytest.raises(CheckpointError, match="no proper movelist: got nothing"):
         load_exported(path)

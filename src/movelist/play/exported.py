@@ -13,8 +13,7 @@ from movelist.core import ragged
 from movelist.core.action_ids import to_bits, to_text
 from movelist.core.errors import CheckpointError, DataError, MissingExtraError
 from movelist.core.ragged import Segments
-from movelist.play import weights_file
-from movelist.play.onnx_graph import CHECKSUM_DIGITS, checksum
+from movelist.play import onnx_graph, weights_file
 from movelist.play.policy import Turns, gumbel, refuse_non_finite
 from movelist.play.policy_info import PolicyInfo
 
@@ -67,17 +66,16 @@ class OnnxScorer:
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
-        CheckpointError: The file is damaged, or was not written by movelist as it is.
+        CheckpointError: The file is damaged or was not written by movelist.
     """
 
     def __init__(self, content: bytes, where: str) -> None:
         runtime = _import_runtime()
-        body, end = content[:-CHECKSUM_DIGITS], content[-CHECKSUM_DIGITS:]
-        if checksum(body) != end:
+        if not onnx_graph.is_sound(content):
             raise CheckpointError(
-                "an ONNX file is damaged, or was not written by movelist: its checksum differs",
+                "an ONNX file is damaged, or another tool has changed it: its checksum differs",
                 where=f"{where}, {len(content)} bytes",
-                do="Copy or export it again. A file that another tool has changed is for an engine only.",
+                do="Copy or export it again. If the change was meant, delete its metadata entry checksum.",
             )
         options = runtime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1

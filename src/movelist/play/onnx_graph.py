@@ -301,10 +301,16 @@ def to_bytes(model: onnx.ModelProto) -> bytes:
     entry = model.metadata_props.add()
     entry.key, entry.value = "checksum", "0" * CHECKSUM_DIGITS
     content: bytes = model.SerializeToString()[:-CHECKSUM_DIGITS]
-    return content + checksum(content)
+    return content + _checksum(content)
 
 
-def checksum(content: bytes) -> bytes:
+def is_sound(content: bytes) -> bool:
+    """Whether a file agrees with its checksum, or has none at its end, as one that a tool wrote anew without it."""
+    stated = b"checksum" in content[-CHECKSUM_DIGITS - 12 :]  # the entry's name, and two bytes before each of the two
+    return not stated or _checksum(content[:-CHECKSUM_DIGITS]) == content[-CHECKSUM_DIGITS:]
+
+
+def _checksum(content: bytes) -> bytes:
     """The CRC-32 of bytes, as eight hexadecimal digits."""
     return f"{zlib.crc32(content):08x}".encode("ascii")
 
