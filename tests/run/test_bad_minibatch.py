@@ -54,6 +54,22 @@ def test_the_minibatch_is_written_and_named(tmp_path, monkeypatch):
     assert checkpoint.load(tmp_path)["learner"]["num_updates"] == 2
 
 
+def test_steps_with_a_bad_value_are_written_before_the_first_minibatch(tmp_path, monkeypatch):
+    values = Learner._values
+    monkeypatch.setattr(
+        Learner, "_values", lambda learner, state: values(learner, state).where(state[:, 1] != 2, -np.inf)
+    )
+    with pytest.raises(NonFiniteError) as caught:
+        run(tmp_path)
+    message = str(caught.value)
+    assert re.match(r"the value is not a finite number: got -inf \(before update 1, episode \d+, step \d+", message)
+    assert "Its steps are in bad-minibatch-000001.safetensors. The weights were not changed; " in message
+    content = load_file(tmp_path / "bad-minibatch-000001.safetensors")
+    assert len(content["chosen"]) > 0
+    assert (content["state"][:, 1] == 2).all()
+    assert content["action_offsets"][-1] == len(content["action_id"])
+
+
 def test_the_file_is_enough_to_compute_the_minibatch_again(tmp_path, monkeypatch):
     """Weights, states and lists give the old log-probs back: the policy that played is the one of the file."""
     poisoned(monkeypatch, after=0)

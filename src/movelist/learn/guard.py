@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from movelist.core import ragged
 from movelist.core.action_ids import to_text
 from movelist.core.errors import NonFiniteError
-from movelist.data.episode import Episodes
 from movelist.learn.batch import Batch, Rollout
 from movelist.learn.device import LossScale
 
 Array = NDArray[Any]
+MOST_KEPT = 1024  # steps
 SMALLEST_SCALE = 2.0**-10  # gradients that overflow float16 even at this scale are no matter of scale
 
 
@@ -90,22 +90,25 @@ def columns_of(rollout: Rollout, step_M: Array, targets: Mapping[str, Array]) ->
 
 
 def refuse_non_finite(
-    when: str, episodes: Episodes, value_N: Array, log_prob_N: Array, final_value_EP: Array | None
+    when: str, rollout: Rollout, value_N: Array, log_prob_N: Array, final_value_EP: Array | None
 ) -> None:
     """Refuse what the network says of a rollout if it is no number.
 
     Raises:
-        NonFiniteError: Names episode and step.
+        NonFiniteError: Names episode and step; its minibatch are the steps with such a number, or the first of them.
     """
+    episodes = rollout.episodes
     for name, number_N in (("value", value_N), ("log-prob of the chosen action", log_prob_N)):
         bad = np.flatnonzero(~np.isfinite(number_N))
         if bad.size:
-            raise NonFiniteError(
+            error = NonFiniteError(
                 f"the {name} is not a finite number",
                 got=number_N[bad[0]],
                 where=f"{when}, {episodes.place(int(bad[0]))}",
                 do="The weights were not changed; try a lower --lr from the last checkpoint.",
             )
+            error.minibatch = columns_of(rollout, bad[:MOST_KEPT], {})
+            raise error
     if final_value_EP is not None and not np.isfinite(final_value_EP).all():
         episode, player = np.argwhere(~np.isfinite(final_value_EP))[0]
         raise NonFiniteError(

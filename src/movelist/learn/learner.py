@@ -107,7 +107,7 @@ class Learner:
         """Advantages and returns from what the network says of the steps."""
         episodes = rollout.episodes
         old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
-        refuse_non_finite(f"before update {self.num_updates + 1}", episodes, value_N, old_log_prob_N, final_value_EP)
+        refuse_non_finite(f"before update {self.num_updates + 1}", rollout, value_N, old_log_prob_N, final_value_EP)
         advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP)
         whole, error, target = self.world.moments(advantage_N, return_N - value_N, return_N)
         if self.settings.normalize_advantage:

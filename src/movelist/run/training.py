@@ -173,15 +173,22 @@ class Training:
 
     def prepare(self, episodes: Episodes) -> Prepared:
         """Values, missing log-probs, advantages."""
-        return self.learner.prepare(episodes)
+        with self._keeping_bad_steps():
+            return self.learner.prepare(episodes)
 
     def update(self, prepared: Prepared) -> dict[str, float]:
         """Some epochs of PPO; metrics by their tags."""
         lr = self.settings.update.lr
         if self.settings.update.lr_schedule == "linear":
             lr *= 1.0 - self.progress
-        try:
+        with self._keeping_bad_steps():
             return self.learner.update(prepared, lr=lr)
+
+    @contextmanager
+    def _keeping_bad_steps(self) -> Iterator[None]:
+        """Write the steps in which a number went bad beside the run's files, and name the file in the error."""
+        try:
+            yield
         except NonFiniteError as error:
             if self.world.rank:
                 raise
