@@ -227,3 +227,14 @@ def test_pace(tmp_path):
         assert pace[f"charts/episodic_return_seat_{seat}"] == pytest.approx(episodes.return_EP[:, seat].mean())
     left = 1000 - episodes.num_steps
     assert pace["charts/seconds_left"] == pytest.approx(3.0 * left / episodes.num_steps)
+
+
+# --- The match at the end
+
+
+def test_only_the_first_process_plays_the_match_at_the_end(tmp_path):
+    """The others may leave: they wait for each other half an hour at most, and a match may take longer."""
+    first = training(tmp_path, eval_games=4)
+    assert first.final_match().num_games == 4
+    first.world = World(CPU, rank=1, size=2)  # a word to the others would find no group and raise
+    assert first.final_match() is None

@@ -50,7 +50,7 @@ class TrainResult:
         updates: Updates made.
         seconds: Seconds of training.
         interrupted: Stopped by Ctrl-C or SIGTERM.
-        match: Against random players at the end; None if there was none.
+        match: Against random players at the end; None if there was none, or another process played it.
         policy: The trained policy, greedy.
     """
 

@@ -32,7 +32,7 @@ from movelist.run.bad_minibatch import keep_bad_minibatch
 from movelist.run.exactness import circumstances, restore_generators, what_differs
 from movelist.run.folder import RunFolder, numbered, quoted
 from movelist.run.recorded import OpenData, Recorded
-from movelist.run.signals import break_off_on_signals, stop_on_signals
+from movelist.run.signals import break_off_on_signals
 from movelist.run.start import Counters, Saved, check_start, model_shape
 from movelist.run.totals import Totals
 
@@ -327,19 +327,19 @@ class Training:
         return arena.match(policy, RandomPolicy(), self.game, num_games=num_games, play=play, workers=workers)
 
     def final_match(self) -> arena.MatchResult | None:
-        """The match at the end of the training; None if a signal breaks it off."""
+        """The match at the end of the training; None if a signal breaks it off, and in all processes but the first.
 
-        def play() -> arena.MatchResult | None:
-            try:
+        Those have nothing left to do: the others of a group wait for each other half an hour at most.
+        """
+        if self.world.rank:
+            return None
+        try:
+            with break_off_on_signals():
                 return self._match(self.settings.run.eval_games)
-            except KeyboardInterrupt:
-                return None
-            finally:
-                self.source.close()  # the workers started once more
-
-        # Who waits for the first process has nothing to break off.
-        with break_off_on_signals() if self.world.rank == 0 else stop_on_signals(lambda text: None):
-            return self.world.first(play)
+        except KeyboardInterrupt:
+            return None
+        finally:
+            self.source.close()  # the workers started once more
 
     def quick_match(self) -> dict[str, float]:
         """A first impression of the strength, every few updates, for the display and to find the best checkpoint."""
