@@ -71,18 +71,20 @@ def _profile(command: Profile, words: Sequence[str]) -> int:
     from movelist.measure.compare import compare
     from movelist.measure.findings import read_profile, write_profile
     from movelist.measure.report import write_report
+    from movelist.measure.sentences import words as texts_of
     from movelist.measure.texts import comparison_lines, lines
     from movelist.run.presets import command_line, write_preset
     from movelist.run.profile import profile
     from movelist.run.tune import changed, tune_settings
 
     settings, lang = command.train, command.lang
+    texts = texts_of(lang).PROGRESS
     before = read_profile(command.compare[0]) if command.compare else None
     with contextlib.redirect_stdout(sys.stderr) if command.json else contextlib.nullcontext():
         folder = _new_folder(command)
         found = profile(command, folder, command=f"movelist {shlex.join(words)}", say=_say)
         if command.tune:
-            found = tune_settings(found, settings, seconds=command.tune_seconds, say=_say)
+            found = tune_settings(found, settings, seconds=command.tune_seconds, say=_say, lang=lang)
         found = replace(found, advice=advise(found))
         write_profile(found, folder / "profile.json")
         if command.report:
@@ -92,13 +94,14 @@ def _profile(command: Profile, words: Sequence[str]) -> int:
             _say("\n".join([*comparison_lines(compare(before, found), lang), ""]))
         if found.tuned:
             write_preset(changed(settings, found.tuned), folder / "preset.json")
-            _say(f"What was faster, as a preset: movelist train --preset {_quoted(folder / 'preset.json')}")
-            _say(f"Or as flags: {command_line(settings.to_flat(), found.tuned)}")
+            _say(texts["preset"].format(file=_quoted(folder / "preset.json")))
+            _say(texts["flags"].format(command=command_line(settings.to_flat(), found.tuned)))
             if {"batch_size", "update_frequency"} & set(found.tuned):
-                _say("Measured is speed: what --batch_size and --update_frequency do to learning is another question.")
+                _say(texts["learning"])
         elif command.tune:
-            _say("Nothing that was tried is faster: the settings stay as they are.")
-        _say(f"Files: {_quoted(folder)} ({', '.join(sorted(file.name for file in folder.iterdir()))}).")
+            _say(texts["nothing"])
+        names = ", ".join(sorted(file.name for file in folder.iterdir()))
+        _say(texts["files"].format(folder=_quoted(folder), names=names))
     if command.json:
         print(json.dumps(msgspec.to_builtins(found), allow_nan=False))
     return 0
@@ -120,6 +123,7 @@ def _compare(command: Profile) -> int:
 
 
 def _ratio(command: Profile) -> int:
+    from movelist.measure.sentences import words
     from movelist.run.presets import OF_A_RUN, preset
     from movelist.run.tune import ratio_to_preset
 
@@ -127,12 +131,11 @@ def _ratio(command: Profile) -> int:
     settings = command.train
     values = {key: value for key, value in preset(name, settings.run.device).items() if key not in OF_A_RUN}
     with contextlib.redirect_stdout(sys.stderr) if command.json else contextlib.nullcontext():
-        _say(f"Measuring these settings by turns with --preset {name}, about {command.tune_seconds / 4:,.0f} s ...")
+        texts = words(command.lang).PROGRESS
+        _say(texts["ratio"].format(preset=name, seconds=command.tune_seconds / 4))
         result = ratio_to_preset(settings, values, seconds=command.tune_seconds / 4, say=_say)
-        _say(
-            f"With these settings this machine learns from {result.ratio:.2f} times as many steps a second as with "
-            f"--preset {name} ({result.ratio_low:.2f} to {result.ratio_high:.2f}, {result.runs} pairs)."
-        )
+        found = {"low": result.ratio_low, "high": result.ratio_high, "pairs": result.runs}
+        _say(texts["ratio_found"].format(preset=name, ratio=result.ratio, **found))
     if command.json:
         print(json.dumps(asdict(result), allow_nan=False))
     return 0

@@ -116,7 +116,7 @@ def test_it_opens_with_the_block_in_its_order():
     numbered = said[places[0] + 1 : places[1]]
     assert numbered[0].startswith("  1. --batch_size 2048: ")
     assert numbered[0].endswith(" (tried: 1.40 times as fast)")
-    assert numbered[1].startswith("  2. --update_frequency 256: 5 episodes for an update make a noisy gradient")
+    assert numbered[1].startswith("  2. --update_frequency 256: so few episodes for an update (5) make a noisy")
     assert numbered[-1] == "  Together: --batch_size 2048"  # its trial was not the last one
     assert [line[:4] for line in numbered[:-1]] == [f"  {number}." for number in range(1, len(numbered))]
 

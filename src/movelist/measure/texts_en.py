@@ -26,7 +26,7 @@ WARNINGS = {
     "pageable": "{count:,.0f} copies an update use memory that is not pinned, so the host waits for each of them.",
     "retries": "The GPU's memory was full {count:,.0f} times: the allocator gave its cache back and asked again.",
     "tight": "{share:.0%} of the memory is in use: a somewhat larger batch will not fit.",
-    "few_episodes": "{episodes:,.0f} episodes for an update make a noisy gradient and small network calls.",
+    "few_episodes": "So few episodes for an update ({episodes:,.0f}) make a noisy gradient and small network calls.",
     "few_minibatches": "{count} minibatches an epoch are few steps of learning for the games played.",
     "amp_without_effect": "--use_amp does nothing here: mixed precision needs a device with units for it.",
     "amp_is_slower": "--use_amp makes layers of {hidden} slower on a CPU; it helps from {width} on.",
@@ -43,7 +43,7 @@ ADVICE = {
     "few_games": "a network call answers {states:,.0f} states on average, and collecting takes {share:.0%} of the time",
     "small_calls": "no more games than this run at once; a network call answers {states:,.0f} states on average",
     "slow_game": "the game's own code takes {share:.0%} of the time on one of {cores} cores; other processes can play",
-    "few_episodes": "{episodes:,.0f} episodes for an update make a noisy gradient and small network calls",
+    "few_episodes": "so few episodes for an update ({episodes:,.0f}) make a noisy gradient and small network calls",
     "few_minibatches": "{count} minibatches an epoch; with more episodes an update makes at least 4 steps of learning",
     "small_batch": "batches of {batch:,} steps are small operations; larger ones share their cost, and their different "
     "actions, among more steps (now at {efficiency:.1%} of the matrix product rate)",
@@ -125,7 +125,7 @@ LINES = {
     "convert": "movelist convert {data} --out store, then --data store",
     "tuned": "Together: {flags}{ratio}",
     "tuned_ratio": " ({ratio:.2f} times as fast, {low} to {high})",
-    "source": "{source}; {updates} updates, each of {episodes} episodes, {steps} steps and {seconds} s (+/- "
+    "source": "{source}; updates: {updates}, episodes in each: {episodes}, steps: {steps}, seconds: {seconds} (+/- "
     "{spread:.0%})",
     "speed": "{steps} steps/s, {actions} legal actions/s",
     "halves": "Collecting {rollout:.0%} of the time ({rollout_seconds} s), updating {update:.0%} ({update_seconds} s)",
@@ -181,6 +181,23 @@ LINES = {
     "unit": "s",
     "comma": ", ",
     "semicolon": "; ",
+}
+
+# Said while it goes on.
+PROGRESS = {
+    "measuring": "Measuring, about {seconds:,.0f} s ...",
+    "ratio": "Measuring these settings by turns with --preset {preset}, about {seconds:,.0f} s ...",
+    "ratio_found": "With these settings this machine learns from {ratio:.2f} times as many steps a second as with "
+    "--preset {preset} ({low:.2f} to {high:.2f}, {pairs} pairs).",
+    "trying": "Trying {count} changes by turns, about {seconds:,.0f} s ...",
+    "trial": "{changes}{on_top}: {steps:,.0f} steps/s, {ratio:.2f} times ({low} to {high}, {pairs} pairs)",
+    "on_top": ", on top of {others}",
+    "together": "All together: {trial}",
+    "preset": "What was faster, as a preset: movelist train --preset {file}",
+    "flags": "Or as flags: {command}",
+    "learning": "Measured is speed: what --batch_size and --update_frequency do to learning is another question.",
+    "nothing": "Nothing that was tried is faster: the settings stay as they are.",
+    "files": "Files: {folder} ({names}).",
 }
 
 LOOKS = {"plain": "plain timing", "spans": "spans", "trace": "trace", "waits": "waits"}

@@ -163,6 +163,23 @@ LINES = {
     "semicolon": "；",
 }
 
+# 测量过程中显示的。
+PROGRESS = {
+    "measuring": "正在测量，大约 {seconds:,.0f} 秒……",
+    "ratio": "正在把这些设置与 --preset {preset} 轮流运行，大约 {seconds:,.0f} 秒……",
+    "ratio_found": "用这些设置，这台机器每秒学习的步数是 --preset {preset} 的 {ratio:.2f} 倍（{low:.2f} 到 {high:.2f}，"
+    "{pairs} 对）。",
+    "trying": "正在轮流试 {count} 项改动，大约 {seconds:,.0f} 秒……",
+    "trial": "{changes}{on_top}：每秒 {steps:,.0f} 步，{ratio:.2f} 倍（{low} 到 {high}，{pairs} 对）",
+    "on_top": "，在 {others} 之上",
+    "together": "全部一起：{trial}",
+    "preset": "更快的设置，存成了预设：movelist train --preset {file}",
+    "flags": "或者写成参数：{command}",
+    "learning": "测的只是速度：--batch_size 和 --update_frequency 对学习有什么影响，是另一个问题。",
+    "nothing": "试过的改动都不更快：设置保持不变。",
+    "files": "文件：{folder}（{names}）。",
+}
+
 LOOKS = {"plain": "普通计时", "spans": "分段计时", "trace": "跟踪", "waits": "等待"}
 
 COMPARE = {

@@ -37,6 +37,7 @@ from movelist.measure.device_trace import DeviceWork, trace
 from movelist.measure.findings import Compute, Hardware, Look, Memory, PerSample, Profile, Timing, WaitFindings
 from movelist.measure.hardware import Sample, Sampler, prober
 from movelist.measure.profiler import SpanClock, describe_machine, wait_findings
+from movelist.measure.sentences import words
 from movelist.measure.shapes import per_sample_steps_per_second, shapes
 from movelist.measure.waits import count_waits
 from movelist.run.folder import RunFolder
@@ -235,7 +236,8 @@ class _Profiler:
         """All of it."""
         seconds = [self._timed("warm-up") for _ in range(WARM_UP_UPDATES)][-1]
         num_graphs = self._num_graphs()
-        self.say(f"Measuring, about {seconds * (2 * self.settings.updates + 6):,.0f} s ...")
+        about = max(1.0, seconds * (2 * self.settings.updates + 6))
+        self.say(words(self.settings.lang).PROGRESS["measuring"].format(seconds=about))
         sampled = self._plain_and_spans()
         memory = self._memory(sampled)
         if self.settings.trace or self.device.type == "cuda":

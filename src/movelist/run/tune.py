@@ -28,6 +28,7 @@ from movelist.learn.device import amp_dtype
 from movelist.measure.advice import advise
 from movelist.measure.clock import wait
 from movelist.measure.findings import Profile, Trial
+from movelist.measure.sentences import ratio_text, words
 from movelist.run.presets import flag_words
 from movelist.run.profile import Loop, Say, open_measurable, threads_as_before
 
@@ -150,6 +151,7 @@ def tune(
     *,
     seconds: float,
     say: Say = lambda text: None,
+    lang: str = "en",
     timer: Callable[[], float] = time.perf_counter,
 ) -> Tuned:
     """Find what is faster, and prove it.
@@ -159,11 +161,12 @@ def tune(
         open_way: See `Open`.
         seconds: About how long: half for the singles, an eighth for each change on top, a quarter for the proof.
         say: Told of each trial.
+        lang: In which language.
         timer: Seconds that have passed, since whenever.
     """
     trials = compare(candidates, open_way, against={}, seconds=seconds / 2, timer=timer)
     for one in trials:
-        say(trial_line(one))
+        say(trial_line(one, lang))
     kept: dict[str, Any] = {}
     latest = trials
     while best := max((one for one in latest if one.helped), key=lambda one: one.ratio, default=None):
@@ -172,13 +175,13 @@ def tune(
         further = [one.changes for one in latest if one.ratio_high > 1 and not _within(one.changes, kept)]
         latest = compare(further, open_way, against=kept, seconds=seconds / 8, timer=timer) if further else []
         for one in latest:
-            say(trial_line(one))
+            say(trial_line(one, lang))
         trials = [*trials, *latest]
     if not kept:
         return Tuned(trials, None)
     for proof in compare([kept], open_way, against={}, seconds=seconds / 4, timer=timer):
         trials = [*trials, proof]
-        say(f"All together: {trial_line(proof)}")
+        say(words(lang).PROGRESS["together"].format(trial=trial_line(proof, lang)))
         if proof.helped:
             return Tuned(trials, kept)
     return Tuned(trials, None)
@@ -189,13 +192,20 @@ def _within(changes: Changes, others: Changes) -> bool:
     return changes.items() <= others.items()
 
 
-def trial_line(one: Trial) -> str:
+def trial_line(one: Trial, lang: str = "en") -> str:
     """A trial in one line."""
-    words, on_top = " ".join(flag_words(one.changes)), " ".join(flag_words(one.against))
-    high = "..." if one.ratio_high > 1e6 else f"{one.ratio_high:.2f}"
-    spread = f"{one.ratio_low:.2f} to {high}, {one.runs} pairs"
-    rest = f"{one.steps_per_second:,.0f} steps/s, {one.ratio:.2f} times ({spread})"
-    return f"{words}{f', on top of {on_top}' if on_top else ''}: {rest}"
+    texts, others = words(lang).PROGRESS, " ".join(flag_words(one.against))
+    return str(
+        texts["trial"].format(
+            changes=" ".join(flag_words(one.changes)),
+            on_top=texts["on_top"].format(others=others) if others else "",
+            steps=one.steps_per_second,
+            ratio=one.ratio,
+            low=ratio_text(one.ratio_low),
+            high=ratio_text(one.ratio_high),
+            pairs=one.runs,
+        )
+    )
 
 
 # --- What to try.
@@ -330,7 +340,7 @@ def changed(settings: TrainSettings, changes: Changes) -> TrainSettings:
 
 
 def tune_settings(
-    profile: Profile, settings: TrainSettings, *, seconds: float, say: Say, game: Game | None = None
+    profile: Profile, settings: TrainSettings, *, seconds: float, say: Say, lang: str = "en", game: Game | None = None
 ) -> Profile:
     """The profile with what came of trying other settings.
 
@@ -339,6 +349,7 @@ def tune_settings(
         settings: The settings.
         seconds: About how long.
         say: Told what a person should know.
+        lang: In which language it is told of the trials.
         game: A game of one's own.
     """
     with threads_as_before():
@@ -350,8 +361,8 @@ def tune_settings(
         # Larger updates take longer; where they are much larger they make some 30 times as many steps a second.
         growth = max([1.0, *(change.get("update_frequency", 0) / asked / 30 for change in tried)])
         least = update * growth * (FEWEST_PAIRS + 1) * (len(tried) + 3) + graphs
-        say(f"Trying {len(tried)} changes by turns, about {max(seconds, least):,.0f} s ...")
-        tuned = tune(tried, ways.open, seconds=seconds, say=say)
+        say(words(lang).PROGRESS["trying"].format(count=len(tried), seconds=max(seconds, least)))
+        tuned = tune(tried, ways.open, seconds=seconds, say=say, lang=lang)
     return replace(profile, trials=tuned.trials, tuned=tuned.changes)
 
 
