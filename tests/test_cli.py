@@ -550,3 +550,14 @@ def test_module_and_mistakes_from_outside(tmp_path):
         "movelist: Unrecognized options: --lrr, 3; perhaps --lr. See movelist train --help\n",
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_has_enough_is_no_error_to_speak_of():
+    """As with `movelist check ... | head -1`; the pipe is closed before anything is written."""
+    recording = ROOT / "examples" / "recordings" / "dou_dizhu.jsonl.gz"
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "movelist", "check", str(recording)]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, encoding="utf-8", timeout=300)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "")

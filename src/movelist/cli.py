@@ -41,6 +41,11 @@ class Match(MatchSettings):
     """One JSON object on standard output, talk on standard error."""
 
 
+Command = (
+    TrainSettings | Match | data_commands.DataCommand | measure_commands.MeasureCommand | policy_commands.PolicyCommand
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 good, 1 failed, 2 used wrongly."""
     for stream in (sys.stdout, sys.stderr):
@@ -53,14 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's tracer would write lines of its own to standard error
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        command = _parse(arguments)
-        if isinstance(command, data_commands.DataCommand):
-            return data_commands.run(command)
-        if isinstance(command, measure_commands.MeasureCommand):
-            return measure_commands.run(command, arguments)
-        if isinstance(command, policy_commands.PolicyCommand):
-            return policy_commands.run(command)
-        return _match(command) if isinstance(command, Match) else _train(command)
+        code = _run(_parse(arguments), arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read it has enough, as `head` does
+        with contextlib.suppress(OSError, AttributeError):  # else Python complains as it writes out the rest
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except MovelistError as error:
         _say(error)
         return error.exit_code
@@ -70,6 +74,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("stopped.")
         return 130
+
+
+def _run(command: Command, arguments: list[str]) -> int:
+    if isinstance(command, data_commands.DataCommand):
+        return data_commands.run(command)
+    if isinstance(command, measure_commands.MeasureCommand):
+        return measure_commands.run(command, arguments)
+    if isinstance(command, policy_commands.PolicyCommand):
+        return policy_commands.run(command)
+    return _match(command) if isinstance(command, Match) else _train(command)
 
 
 def _say(words: object) -> None:
@@ -82,11 +96,7 @@ def _is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _parse(
-    arguments: list[str],
-) -> (
-    TrainSettings | Match | data_commands.DataCommand | measure_commands.MeasureCommand | policy_commands.PolicyCommand
-):
+def _parse(arguments: list[str]) -> Command:
     """Read the command line; tyro's own errors become one line.
 
     Raises:
