@@ -148,7 +148,7 @@ class Survey:
         """For people."""
         share = f"{self.forced / max(1, self.steps):.0%}"
         mean = self.legal_actions / max(1, self.steps)
-        lines = [f"{self.files:,} files: {'; '.join(sorted(self.widths)) or 'nothing usable'}"]
+        lines = [f"files          {self.files:>12,}   {'; '.join(sorted(self.widths)) or 'nothing usable'}"]
         lines.append(f"episodes       {self.episodes:>12,}   {self.truncated:,} of them truncated")
         lines.append(f"steps          {self.steps:>12,}   {self.with_log_prob:,} of them with log_prob")
         lines.append(f"forced turns   {self.forced:>12,}   {share} of the steps")
