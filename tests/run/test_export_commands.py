@@ -11,6 +11,7 @@ import movelist
 from movelist import cli
 from movelist.core.errors import CheckpointError, SettingsError
 from movelist.play.exported import load_exported
+from movelist.play.policy import RandomPolicy
 from movelist.run import checkpoint
 from movelist.run.api import load_player
 
@@ -135,6 +136,8 @@ def test_a_network_of_your_own_is_exported_by_its_games_name(run, tmp_path):
     policy = movelist.load(run)
     with pytest.raises(SettingsError, match="needs to know its game"):
         movelist.export(policy, tmp_path / "a.safetensors", "weights")
+    with pytest.raises(SettingsError, match="this cannot be exported: got RandomPolicy, expected a run, a checkpoint"):
+        movelist.export(RandomPolicy(), tmp_path / "a.safetensors", "weights", game=Higher())
     report = movelist.export(policy.net, tmp_path / "a.safetensors", "weights", game=Higher())
     assert (report.info.game, report.info.policy_version) == ("higher", 0)
 

@@ -158,6 +158,10 @@ def export(
     if game is None:
         raise SettingsError("an export needs to know its game", do='Give game="...": the file names it.')
     net = policy.net if isinstance(policy, NetPolicy) else policy
+    if not isinstance(net, PolicyValueNet):
+        raise SettingsError(
+            "this cannot be exported", got=type(net).__name__, expected="a run, a checkpoint, a network or its policy"
+        )
     name = game if isinstance(game, str) else game_name(game)
     info = describe(net.shape, version=movelist_version(), game=name, layout=state_layout, policy_version=0)
     return export_net(net, info, Path(out), profile, value=value)
