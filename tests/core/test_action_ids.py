@@ -110,8 +110,8 @@ def test_one_bad_id_refuses_the_list(values):
 
 @pytest.mark.parametrize(
     "values",
-    [[[1, 2], [3, 4]], [[1, 2], [3]], np.zeros((2, 2), np.int64), np.int64(7)],
-    ids=["nested", "uneven", "table", "number"],
+    [[[1, 2], [3, 4]], [[1, 2], [3]], np.zeros((2, 2), np.int64), np.int64(7), "12", b"ab", {5: 1}, {1, 3}],
+    ids=["nested", "uneven", "table", "number", "text", "bytes", "dict", "set"],
 )
 def test_what_is_no_row_of_ids_is_refused(values):
     with pytest.raises(DataError):

@@ -161,6 +161,15 @@ def test_the_running_scale_is_the_deviation_of_all_by_hand():
     assert scale.scale == pytest.approx(math.sqrt(26 / 3))
 
 
+def test_constant_returns_of_any_size_have_no_scale():
+    """Merging means of 1e9/3 leaves a deviation of 1e-7 by rounding; divided by it, returns would be 3e15."""
+    for constant in (1e9 / 3, -1e10 / 3, 0.0, 1e-3):
+        scale = RunningScale()
+        for count in (7, 13, 1000, 777):
+            scale.add(Moments.of(np.full(count, constant)))
+        assert scale.scale == 1.0
+
+
 @given(st.lists(st.lists(st.floats(-50_000, 50_000), max_size=20), max_size=6))
 def test_the_running_scale_equals_numpys_over_everything(parts):
     scale = RunningScale()

@@ -48,6 +48,7 @@ def test_the_defaults_are_good_and_cannot_be_changed(kind):
         (UpdateSettings, "lr", -1e-9, "at least 0"),
         (UpdateSettings, "lr", float("nan"), "a finite number"),
         (UpdateSettings, "lr", float("inf"), "a finite number"),
+        (RunSettings, "seed", 10**400, "a finite number"),
         (UpdateSettings, "ent_coef", -0.1, "at least 0"),
         (UpdateSettings, "vf_coef", -0.1, "at least 0"),
         (UpdateSettings, "clip_range", 0.0, "above 0"),

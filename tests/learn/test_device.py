@@ -250,6 +250,14 @@ def test_the_loss_scale_goes_on_from_its_state():
     assert other.state_dict() == scale.state_dict() == {"scale": 2.0**15, "good_steps": 2.0, "skipped": 1.0}
 
 
+def test_a_scale_that_came_down_to_1_goes_on_from_there():
+    scale, other = LossScale(CPU, enabled=True), LossScale(CPU, enabled=True)
+    for _ in range(16):
+        scale.update(torch.tensor(1.0))
+    other.load_state_dict(scale.state_dict())
+    assert other.state_dict() == {"scale": 1.0, "good_steps": 0.0, "skipped": 16.0}
+
+
 def test_a_scale_is_not_taken_over_by_a_machine_that_does_not_unscale():
     """A run of a card that needs the scale goes on where none is needed: scaled gradients would stay scaled."""
     scale = LossScale(CPU, enabled=False)

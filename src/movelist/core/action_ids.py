@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,7 +92,7 @@ def parse_list(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.int64]:
     Raises:
         DataError: As `parse`.
     """
-    if isinstance(values, np.generic) or not hasattr(values, "__len__"):
+    if isinstance(values, np.generic | str | bytes | Mapping | Set) or not hasattr(values, "__len__"):
         raise DataError("action ids are not a row", got=_shown(values), expected="a list or an array [A]")
     # Only integers are safe with numpy: it takes True for 1 and lists of lists for tables.
     if isinstance(values, np.ndarray) or set(map(type, values)) <= {int}:

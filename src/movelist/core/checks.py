@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import fields
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -44,7 +44,7 @@ def at_least(settings: Any, minimum: float, *names: str) -> None:
     """
     for name in names:
         value = getattr(settings, name)
-        require(settings, value is None or math.isfinite(value), name, "a finite number")
+        require(settings, _is_finite(value), name, "a finite number")
         require(settings, value is None or value >= minimum, name, f"at least {minimum}")
 
 
@@ -56,8 +56,12 @@ def above_zero(settings: Any, *names: str) -> None:
     """
     for name in names:
         value = getattr(settings, name)
-        require(settings, value is None or math.isfinite(value), name, "a finite number")
+        require(settings, _is_finite(value), name, "a finite number")
         require(settings, value is None or value > 0, name, "above 0")
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is None or abs(value) <= sys.float_info.max  # math.isfinite raises for an int of 400 digits
 
 
 def _fits(value: object, hint: Any) -> bool:

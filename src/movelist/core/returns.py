@@ -188,9 +188,9 @@ class RunningScale:
 
     @property
     def scale(self) -> float:
-        """The deviation; 1 while there is none, so that constant returns stay as they are."""
+        """The deviation; 1 while there is none but rounding, so that constant returns stay as they are."""
         deviation = Moments(**vars(self)).deviation
-        return deviation if deviation > 1e-8 else 1.0
+        return deviation if deviation > max(1e-8, 1e-12 * abs(self.mean)) else 1.0
 
 
 def normalized(advantage_N: Floats, whole: Moments) -> Floats:

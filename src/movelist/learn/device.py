@@ -152,7 +152,7 @@ class LossScale:
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Go on from `state_dict`, unless one of the two machines needs no scale."""
-        if not self.enabled or state["scale"] == 1.0:
+        if not self.enabled or (state["scale"] == 1.0 and not state["skipped"]):
             return
         for name, value in state.items():
             getattr(self, name).fill_(value)

@@ -185,7 +185,7 @@ def _score_kernel(
     SUM: tl.constexpr,
 ) -> None:
     """Score BLOCK_A pairs that lie side by side."""
-    pair = tl.program_id(0) * BLOCK_A + tl.arange(0, BLOCK_A)
+    pair = tl.program_id(0).to(tl.int64) * BLOCK_A + tl.arange(0, BLOCK_A)
     is_pair = pair < num_pairs
     # Row numbers are int64, so that row * width does not overflow in large tables.
     state_row = tl.load(step + pair, mask=is_pair, other=0) * width
