@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDINGS = ROOT / "examples" / "recordings"
 SECONDS = {"machine": 40, "waits": 60, "tests": 120, "kernels": 100, "precision": 40, "ladder": 140, "training": 60}
 SPARE_SECONDS = 10  # less than a part's own, to end what it started
+so_far: Path | None = None  # where a part that runs alone keeps what it has measured, should its time run out
 OPTIONAL = ("triton", "pyspiel", "pytest", "hypothesis", "pyarrow", "msgspec")
 
 
@@ -54,6 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)  # one part, in this process
     options = parser.parse_args(argv)
     if options.alone:
+        global so_far
+        so_far = options.alone
         report = run_part(options.parts[0], small=options.dry_run)
         options.alone.write_text(json.dumps(report), encoding="utf-8")
         return 0
@@ -106,8 +109,17 @@ def in_own_process(name: str, *, small: bool) -> dict[str, Any]:
             else:
                 part = {"status": "failed", "reason": f"its process ended with {done.returncode}", "output": tail}
         except subprocess.TimeoutExpired:
-            part = {"status": "failed", "reason": f"took more than {limit} s"}
+            part = json.loads(result.read_text(encoding="utf-8")) if result.is_file() else {}
+            part |= {"status": "failed", "reason": f"took more than {limit} s"}
     return {**part, "seconds": round(time.time() - started, 1)}
+
+
+def keep(result: dict[str, Any]) -> None:
+    """Keep what a part has measured so far; the file is whole at any moment."""
+    if so_far is not None:
+        unfinished = so_far.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps({"result": result}), encoding="utf-8")
+        unfinished.replace(so_far)
 
 
 def run_part(name: str, *, small: bool) -> dict[str, Any]:
@@ -349,16 +361,24 @@ def ladder(small: bool) -> dict[str, Any]:
     """The benchmark, on whatever steps there are."""
     from movelist.measure.benchmark import Report
     from movelist.measure.benchmark import machine as facts
-    from movelist.measure.ladder import climb
+    from movelist.measure.ladder import Result, climb
 
     where, (episodes, source) = device(), some_episodes(100 if small else 6_000)
     hidden_dim, sizes = (16, (8,)) if small else (512, (256, 2_048))
     net = network(episodes, hidden_dim, where)
-    result = climb(
-        net, episodes, batch_sizes=sizes, repetitions=1 if small else 3, num_actions=300 if small else 26_057
-    )
-    report = Report({"game": source, "hidden_dim": hidden_dim}, facts(where), result)
-    found: dict[str, Any] = {"data": source, **report.to_json()}
+    result = Result()
+    for size in sizes:
+        more = climb(
+            net, episodes, batch_sizes=(size,), repetitions=1 if small else 3, num_actions=300 if small else 26_057
+        )
+        result.rows += more.rows
+        result.matmul_rates += more.matmul_rates
+        result.plan_seconds |= more.plan_seconds
+        result.gather_seconds |= more.gather_seconds
+        result.transfer = more.transfer
+        report = Report({"game": source, "hidden_dim": hidden_dim}, facts(where), result)
+        found: dict[str, Any] = {"data": source, **report.to_json()}
+        keep(found)
     if not report.good:
         found["wrong"] = "some ways disagree: " + ", ".join(row.name for row in result.rows if not row.good)
     return found

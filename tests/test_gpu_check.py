@@ -183,3 +183,26 @@ def test_dry_run_in_own_processes(script: ModuleType, tmp_path: Path, capsys: py
     assert {name: part["status"] for name, part in report["parts"].items()} == {"machine": "passed", "tests": "passed"}
     assert any("1 passed" in line for line in report["parts"]["tests"]["result"]["lines"])
     assert "no GPU was measured: this only shows that it runs. Nothing failed." in capsys.readouterr().out
+
+
+def test_what_was_measured_before_the_time_ran_out_is_kept(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure_and_hang(command: list[str], **kwargs: Any) -> Any:
+        script.so_far = Path(command[command.index("--alone") + 1])
+        script.keep({"rows": [1, 2]})
+        return hang(**kwargs)
+
+    monkeypatch.setattr(script.subprocess, "run", measure_and_hang)
+    part = script.in_own_process("ladder", small=False)
+    assert (part["status"], part["reason"]) == ("failed", "took more than 140 s")
+    assert part["result"] == {"rows": [1, 2]}
+
+
+@on_cpu
+def test_the_ladder_keeps_each_size_that_is_done(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(clock, "REPETITION_SECONDS", 0.0)
+    monkeypatch.setattr(script, "so_far", tmp_path / "part.json")
+    script.ladder(small=True)
+    kept = json.loads((tmp_path / "part.json").read_text(encoding="utf-8"))
+    assert len(kept["result"]["rows"]) == 22
