@@ -39,3 +39,14 @@ def test_matmul_rate_counts_two_operations_a_term(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "clock", lambda work, device, timer: 2.0)
     assert matmul_rate(4, CPU) == 10 * 2 * module.MATMUL_ROWS * 4 * 4 / 2.0
     assert matmul_rate(4, CPU, rows=3) == 10 * 2 * 3 * 4 * 4 / 2.0
+
+
+def test_a_coarse_clock_does_not_say_zero() -> None:
+    # Windows counts the processor's time in steps of 1/64 s; each look at this one is 1 ms on.
+    looks = iter(range(10**6))
+
+    def coarse() -> float:
+        return (next(looks) // 15) / 64  # odd: even would never end inside a run
+
+    assert typical_seconds(lambda: None, CPU, coarse) == pytest.approx(1 / 64 / 15, rel=1.0)
+    assert matmul_rate(4, CPU, coarse) > 0
