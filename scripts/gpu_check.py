@@ -118,7 +118,8 @@ def keep(result: dict[str, Any]) -> None:
     """Keep what a part has measured so far; the file is whole at any moment."""
     if so_far is not None:
         unfinished = so_far.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps({"result": result}), encoding="utf-8")
+        report = {"status": "failed", "reason": "its process ended before it was done", "result": result}
+        unfinished.write_text(json.dumps(report), encoding="utf-8")
         unfinished.replace(so_far)
 
 

@@ -50,7 +50,10 @@ def run(command: MeasureCommand, words: Sequence[str]) -> int:
         return _benchmark(command)
     if len(command.compare) == 2:
         return _compare(command)
-    return _ratio(command) if command.ratio else _profile(command, words)
+    from movelist.run.signals import break_off_on_signals
+
+    with break_off_on_signals():  # else SIGTERM would leave the temporary folders of what is measured
+        return _ratio(command) if command.ratio else _profile(command, words)
 
 
 def _benchmark(command: Benchmark) -> int:

@@ -27,7 +27,7 @@ WARNINGS = {
     "retries": "The GPU's memory was full {count:,.0f} times: the allocator gave its cache back and asked again.",
     "tight": "{share:.0%} of the memory is in use: a somewhat larger batch will not fit.",
     "few_episodes": "So few episodes for an update ({episodes:,.0f}) make a noisy gradient and small network calls.",
-    "few_minibatches": "{count} minibatches an epoch are few steps of learning for the games played.",
+    "few_minibatches": "Minibatches an epoch: {count}, which are few steps of learning for the games played.",
     "amp_without_effect": "--use_amp does nothing here: mixed precision needs a device with units for it.",
     "amp_is_slower": "--use_amp makes layers of {hidden} slower on a CPU; it helps from {width} on.",
     "recompiles": "torch.compile made {count} graphs; up to 5 are usual. Some part of the network asks about sizes.",
@@ -44,7 +44,7 @@ ADVICE = {
     "small_calls": "no more games than this run at once; a network call answers {states:,.0f} states on average",
     "slow_game": "the game's own code takes {share:.0%} of the time on one of {cores} cores; other processes can play",
     "few_episodes": "so few episodes for an update ({episodes:,.0f}) make a noisy gradient and small network calls",
-    "few_minibatches": "{count} minibatches an epoch; with more episodes an update makes at least 4 steps of learning",
+    "few_minibatches": "minibatches an epoch: {count}; with more episodes an update makes at least 4 steps of learning",
     "small_batch": "batches of {batch:,} steps are small operations; larger ones share their cost, and their different "
     "actions, among more steps (now at {efficiency:.1%} of the matrix product rate)",
     "cut_batches": "batches are cut to {steps:,.0f} steps of {wanted:,.0f}, because their lists are long",
