@@ -59,10 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _run(_parse(arguments), arguments)
-        sys.stdout.flush()
+        if sys.stdout:  # pythonw on Windows has none
+            sys.stdout.flush()
         return code
     except BrokenPipeError:  # whoever read it has enough, as `head` does
-        with contextlib.suppress(OSError, AttributeError):  # else Python complains as it writes out the rest
+        with contextlib.suppress(OSError):  # else Python complains as it writes out the rest
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MovelistError as error:

@@ -111,8 +111,7 @@ def from_bytes(content: bytes, where: str) -> tuple[PolicyInfo, dict[str, Floats
             do="Copy or export it again.",
         )
     try:
-        tensors = load(content)
-        # KeyError: a type of numbers that numpy does not know.
+        tensors = load(content)  # KeyError: a type of numbers that numpy does not know
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
     except (SafetensorError, ValueError, KeyError) as error:

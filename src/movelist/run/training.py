@@ -329,7 +329,7 @@ class Training:
     def final_match(self) -> arena.MatchResult | None:
         """The match at the end of the training; None if a signal breaks it off, and in all processes but the first.
 
-        Those have nothing left to do: the others of a group wait for each other half an hour at most.
+        These leave at once: no process waits longer than half an hour for another, and a match may take longer.
         """
         if self.world.rank:
             return None
