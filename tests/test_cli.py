@@ -561,3 +561,8 @@ def test_a_reader_that_has_enough_is_no_error_to_speak_of():
     ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, encoding="utf-8", timeout=300)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_flag_of_another_command_is_not_proposed_for_itself(capsys):
+    assert cli.main(["record", "--out", "a.jsonl", "--num_games", "300"]) == 2
+    assert capsys.readouterr().err == "movelist: Unrecognized options: --num_games, 300. See movelist record --help\n"

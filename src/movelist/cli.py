@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -170,8 +171,10 @@ def _one_line(box: str) -> str:
     lines = [stripped for line in box.splitlines()[1:] if (stripped := line.strip(" │|"))]
     parts = [list(group) for is_rule, group in itertools.groupby(lines, _is_rule) if not is_rule]
     message = " ".join(parts[0]) if parts else ""
-    proposed = next((line for part in parts[1:] for line in part if line.startswith("--")), None)
-    return message + (f"; perhaps {proposed.split()[0]}" if proposed and "nrecognized" in message else "")
+    proposed = next((line.split()[0] for part in parts[1:] for line in part if line.startswith("--")), None)
+    # The same flag again, spelt with hyphens, is one that another command has.
+    is_other = proposed is not None and proposed.replace("-", "_") not in re.split("[ ,=]", message.replace("-", "_"))
+    return message + (f"; perhaps {proposed}" if is_other and "nrecognized" in message else "")
 
 
 def _is_rule(line: str) -> bool:
