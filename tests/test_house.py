@@ -30,6 +30,7 @@ HOUSE: dict[str, list[str]] = {
         "metrics",
     ],
     "data": [
+        "column",
         "episode",
         "record_format",
         "record_rules",

@@ -1,4 +1,4 @@
-"""What version 0.1 wrote is still read: a run, recordings, a store and exports, with the numbers that they gave then."""
+"""What version 0.1 wrote is still read: a run, recordings, a store and exports, with its numbers of then."""
 
 import json
 import shutil

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from movelist.core.errors import DataError
-from movelist.data.record_format import FORMAT, Header, Record, Widths, check_header, line_crc
+from movelist.data.column import spoken
+from movelist.data.record_format import FORMAT, Header, Record, Widths, check_header, declared_columns, line_crc
 from movelist.data.record_json import arrays, record_of, stack
 from movelist.data.record_lines import MAX_LINE_BYTES, Bad, explained, lines
 from movelist.data.record_rules import Columns, Position, Problem
@@ -60,6 +61,7 @@ class _Reader:
         self.file, self.widths, self.report = file, expected, report
         self.shape: tuple[int, ...] | None = expected.state_shape if expected else None
         self.dtype = expected.state_dtype if expected else "float32"
+        self.declared = expected.columns if expected else ()
         self.decoder = msgspec.json.Decoder(Record)
         self.last_line = 0
 
@@ -86,6 +88,7 @@ class _Reader:
             header = msgspec.json.decode(line, type=Header)
             _check_crc(line, header.crc32)
             shape, dtype = check_header(header, f"{self.file}, line {place['line']}")
+            declared = declared_columns(header.columns, f"{self.file}, line {place['line']}, columns")
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return "record"  # which it is not either, and decode says what is wrong with it
         except Bad as bad:
@@ -94,12 +97,12 @@ class _Reader:
         except DataError as error:
             self._tell(Bad("header", error.what, got=error.got, expected=error.expected, field="format"), place)
             return "header"
-        known = (shape, dtype) == (self.shape, self.dtype)
+        known = (shape, dtype, declared) == (self.shape, self.dtype, self.declared)
         if not known and (self.widths is not None or self.shape is not None):
             text = f"{self.shape} {self.dtype}"
             self._tell(Bad("header", "a header differs", got=f"{shape} {dtype}", expected=text, field="state"), place)
         elif not known:
-            self.shape, self.dtype = shape, dtype
+            self.shape, self.dtype, self.declared = shape, dtype, declared
         return "header"
 
     def decode(self, line: bytes, whole: bool, place: dict[str, Any]) -> Record | None:
@@ -153,6 +156,7 @@ class _Reader:
                 self.dtype,
                 0 if first.critic_state is UNSET else len(first.critic_state),
                 0 if features is UNSET or not features else len(features[0]),
+                self.declared,
             )
         for field, got, expected in (
             ("game", record.game, widths.game),
@@ -202,7 +206,9 @@ class JsonlWriter:
         """Add these episodes."""
         if self._needs_header:
             widths = columns.widths
-            header = {"format": FORMAT, "state_shape": widths.state_shape, "state_dtype": widths.state_dtype}
+            header: dict[str, Any] = {"format": FORMAT, "state_shape": widths.state_shape}
+            header["state_dtype"] = widths.state_dtype
+            header |= {"columns": spoken(widths.columns)} if widths.columns else {}
             self._file.write(_sealed(msgspec.json.encode(header)))
             self._needs_header = False
         for episode in range(len(columns)):

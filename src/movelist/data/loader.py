@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from movelist.core.errors import DataError
 from movelist.core.metrics import span
 from movelist.data import recordings
-from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything
+from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything, no_episodes
 from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
 from movelist.data.record_rules import NO_VERSION, Position, Problem
 from movelist.data.store import Store, Stored, join_stored, stored
@@ -364,17 +364,4 @@ def _read_ahead(
 
 def nothing(widths: Widths) -> Episodes:
     """No episodes, which is how a Source says that there are no more."""
-    none = np.zeros(0, np.int64)
-    return Episodes(
-        state_NS=np.zeros((0, widths.state_size), DTYPES[widths.state_dtype]),
-        player_N=none,
-        action_offsets=np.zeros(1, np.int64),
-        action_id_A=none,
-        chosen_N=none,
-        log_prob_N=none.astype(np.float32),
-        reward_N=none.astype(np.float64),
-        episode_offsets=np.zeros(1, np.int64),
-        return_EP=np.zeros((0, widths.num_players)),
-        truncated_E=none.astype(bool),
-        controller_EP=np.zeros((0, widths.num_players), np.int8),
-    )
+    return no_episodes(widths.state_size, widths.num_players, DTYPES[widths.state_dtype])

@@ -96,7 +96,7 @@ class Survey:
         self.widths.add(
             f"{widths.game}, {widths.num_players} players, state {list(widths.state_shape)} {widths.state_dtype}"
         )
-        present = (columns.critic_state_NC is not None, columns.feature_AF is not None)
+        present = (columns.raw.critic_state_NC is not None, columns.raw.feature_AF is not None)
         self.not_used |= {name for name, there in zip(NOT_USED_YET, present, strict=True) if there}
         self._add_scores(columns)
 
