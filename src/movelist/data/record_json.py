@@ -128,7 +128,8 @@ def _block(rows: Sequence[list[float]], width: int, dtype: type, field: str, ste
     bad = np.argwhere(~((whole >= low) & (whole <= high) & (whole == np.floor(whole))))
     if len(bad):
         row, column = bad[0]
-        what = f"a {np.dtype(dtype).name} {'state' if field in ('state', 'final_states') else 'column'}"
+        name = np.dtype(dtype).name
+        what = f"a {name} state" if field in ("state", "final_states") else f"a column of {name}"
         raise Bad("state", f"{what} holds another number", step=int(row) if step is None else step, field=field,
                    got=whole[row, column], expected=f"a whole number, {low} to {high}")  # fmt: skip
     return whole.astype(dtype)

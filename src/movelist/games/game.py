@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from movelist.core import action_ids
 from movelist.core.errors import DataError, GameError
+from movelist.data.column import Column, further
+from movelist.data.episode import COLUMNS, FURTHER
+
+Array = NDArray[Any]
 
 
 class State(Protocol):
@@ -50,6 +54,12 @@ class Game(Protocol):
     the 64 bits of an id mean something, or "table" where ids are small dense numbers) and `num_actions` (for "table":
     ids are 0 to num_actions - 1). A State may have `action_name(index) -> str` and `describe(player) -> str` (what that
     seat sees) for people to read.
+
+    What networks of your own look at beside the state, a game declares as `columns`, a sequence of `Column` objects;
+    then a State has `columns() -> Mapping[str, ArrayLike]`, their values by name. At each decision those per step
+    [width] and per action [length of the list, width] are read, once the game is over or cut off those per episode
+    [width] and per seat [P, width]. `critic_state` (per step) and `action_features` (per action) go to the fields that
+    Episodes has for them.
     """
 
     num_players: int
@@ -81,6 +91,54 @@ def action_encoder(game: Game) -> Literal["bits", "table"]:
             do="Give the game num_actions, or the action_encoder 'bits'.",
         )
     return cast(Literal["bits", "table"], encoder)
+
+
+def game_columns(game: Game) -> tuple[Column, ...]:
+    """The columns that a game's states tell beside what they show.
+
+    Raises:
+        DataError: One cannot be kept.
+    """
+    if not (declared := getattr(game, "columns", ())):
+        return ()
+    own = {column.label: column.per for column in FURTHER}
+    columns = further(declared, {column.name: None for column in COLUMNS}, game_name(game))
+    for column in columns:
+        per = own.get(column.name, column.per)
+        if (column.per, column.dtype) != (per, "float32" if column.name in own else column.dtype):
+            raise GameError("a column of Episodes is declared in another way", got=f"per {column.per}, {column.dtype}",
+                            expected=f"per {per}, float32", where=f"{game_name(game)}, {column.name}")  # fmt: skip
+    return columns
+
+
+def read_columns(state: State, columns: Sequence[Column], rows: Mapping[str, int], where: str) -> dict[Column, Array]:
+    """What a state tells of some columns, [width] or [rows, width].
+
+    Args:
+        state: Of a game that declares them.
+        columns: Those to be read.
+        rows: How many rows there are to be of what has several: "action" and "seat".
+        where: For the error.
+
+    Raises:
+        GameError: One is missing, or of another form.
+    """
+    told: Mapping[str, ArrayLike] = state.columns()  # type: ignore[attr-defined]  # of a game that declares columns
+    made: dict[Column, Array] = {}
+    for column in columns:
+        form = (*([rows[column.per]] if column.per in rows else []), column.width or 0)
+        if column.name in told:
+            with np.errstate(over="ignore"):  # becomes infinity, which the rules of Episodes refuse
+                value = np.asarray(told[column.name]).astype(column.dtype)
+        elif column.optional:
+            value = np.full(form, column.fill, column.dtype)
+        else:
+            raise GameError("a state does not tell a column", got=sorted(told), expected=column.name, where=where)
+        if value.shape != form:
+            raise GameError("a column has another form", got=f"shape {list(value.shape)}", expected=f"{list(form)}",
+                            where=f"{where}, {column.name}")  # fmt: skip
+        made[column] = value
+    return made
 
 
 def state_size(game: Game) -> int:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from movelist.core import ragged, returns
-from movelist.core.errors import NonFiniteError
+from movelist.core.errors import NonFiniteError, SettingsError
 from movelist.core.metrics import Sums, span
 from movelist.core.settings import UpdateSettings
 from movelist.data.episode import Episodes
@@ -84,6 +84,8 @@ class Learner:
         self.returns = returns.RunningScale()
         self.loss_scale = LossScale(world.device, enabled=settings.use_amp and amp_dtype(world.device) is torch.float16)
         self.num_updates = 0
+        if settings.compile == "on" and net.column_names:
+            raise SettingsError("compile is for networks without further columns", got=", ".join(net.column_names))
         self.compiled = CompiledLoss(net, settings, loss) if settings.compile == "on" else None
         self.ordered = settings.kernels == "triton" and triton_missing(world.device) is None
 
@@ -271,7 +273,11 @@ class Learner:
     def _forward(self, rollout: Rollout, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         with autocast(self.world.device, self.settings.use_amp):
             scores: tuple[torch.Tensor, torch.Tensor] = self.net(
-                *rollout.gather(batch), batch.segments.step_A, batch.unique_A, batch.order
+                *rollout.gather(batch),
+                batch.segments.step_A,
+                batch.unique_A,
+                batch.order,
+                **rollout.gather_columns(batch, self.net.column_names),
             )
         return scores
 

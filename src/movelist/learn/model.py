@@ -84,11 +84,16 @@ class ActionEncoder(nn.Module):
 class PolicyValueNet(nn.Module):
     """The policy and the value in one network.
 
+    A network of your own that looks at further columns of the episodes names them in `column_names`; its `forward` is
+    given them by these names, [B, width] per step and [A, width] per action, when it learns.
+
     Args:
         shape: The sizes.
         state_encoder: A module [B, S] -> [B, H] in place of the standard one.
         critic: A module [B, H] -> [B, 1] in place of the standard one.
     """
+
+    column_names: tuple[str, ...] = ()
 
     def __init__(
         self, shape: ModelShape, *, state_encoder: nn.Module | None = None, critic: nn.Module | None = None

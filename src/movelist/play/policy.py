@@ -6,8 +6,8 @@ that a choice does not depend on which other games happened to be in the same ba
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,8 @@ from movelist.core import action_ids, ragged
 from movelist.core.errors import DataError, NonFiniteError
 from movelist.core.metrics import span
 from movelist.core.ragged import Segments
+from movelist.data.column import Column
+from movelist.data.episode import offsets_of, ranges
 from movelist.learn.device import autocast, to_device
 from movelist.learn.model import PolicyValueNet
 
@@ -34,6 +36,7 @@ class Turns:
         action_id_A: int64 [A], the lists one after another.
         seed_B: int64 [B], each game's seed.
         turn_B: int64 [B], turns played in that game before this one.
+        columns: What the games' states tell beside, per step [B, width] and per action [A, width].
     """
 
     state_BS: Array
@@ -41,6 +44,32 @@ class Turns:
     action_id_A: Array
     seed_B: Array
     turn_B: Array
+    columns: Mapping[Column, Array] = field(default_factory=dict)
+
+    def take(self, index_B: Array) -> Turns:
+        """Some of them, in the given order."""
+        action_A = ranges(offsets_of(self.count_B), index_B)
+        row = {"step": index_B, "action": action_A}
+        return Turns(
+            self.state_BS[index_B],
+            self.count_B[index_B],
+            self.action_id_A[action_A],
+            self.seed_B[index_B],
+            self.turn_B[index_B],
+            {column: array[row[column.per]] for column, array in self.columns.items()},
+        )
+
+
+def join_turns(parts: Sequence[Turns]) -> Turns:
+    """The turns of several groups of games as one."""
+    if len(parts) == 1:
+        return parts[0]
+    state_BS, count_B, action_id_A, seed_B, turn_B = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("state_BS", "count_B", "action_id_A", "seed_B", "turn_B")
+    )
+    columns = {column: np.concatenate([part.columns[column] for part in parts]) for column in parts[0].columns}
+    return Turns(state_BS, count_B, action_id_A, seed_B, turn_B, columns)
 
 
 class Policy(Protocol):
@@ -72,14 +101,7 @@ def ask(policies: Sequence[Policy], policy_B: Array, turns: Turns) -> tuple[Arra
             return policy.choose(turns)
         if not mine_B.any():
             continue
-        part = Turns(
-            turns.state_BS[mine_B],
-            turns.count_B[mine_B],
-            turns.action_id_A[np.repeat(mine_B, turns.count_B)],
-            turns.seed_B[mine_B],
-            turns.turn_B[mine_B],
-        )
-        index_B[mine_B], log_prob_B[mine_B] = policy.choose(part)
+        index_B[mine_B], log_prob_B[mine_B] = policy.choose(turns.take(np.flatnonzero(mine_B)))
     return index_B, log_prob_B
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from movelist.core.action_ids import parse_list
 from movelist.core.errors import DataError, GameError
 from movelist.core.settings import PlaySettings
-from movelist.games.game import State
+from movelist.data.column import Column
+from movelist.games.game import Game, State, game_columns, read_columns
 
 Array = NDArray[Any]
 
@@ -25,9 +26,15 @@ class Running:
     seed: int
     state: State
     num_players: int
+    columns: tuple[Column, ...] = ()  # what the game's states tell beside what they show
     turn: int = 0
     player: int = 0
     actions: Sequence[int] = ()
+
+    @classmethod
+    def start(cls, game: Game, number: int, seed: int) -> Running:
+        """A game at its beginning."""
+        return cls(number, seed, game.new_state(seed), game.num_players, game_columns(game))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +45,31 @@ class Finished:
         returns: Final scores [P].
         turns: Turns played, forced ones too.
         final_states: Each seat's view [P, S] where the game was cut off; None if it came to its end.
+        columns: Its columns per episode [width] and per seat [P, width].
     """
 
     returns: list[float]
     turns: int
     final_states: Array | None = None
+    columns: Mapping[Column, Array] = field(default_factory=dict)
+
+
+class Seen(NamedTuple):
+    """What the movers of B games see.
+
+    Attributes:
+        count_B: int64 [B], lengths of the legal lists.
+        action_id_A: int64 [A], the lists one after another.
+        player_B: int64 [B], the movers.
+        score_B: float64 [B], what they have earned so far.
+        columns: What the states tell beside, per step [B, width] and per action [A, width].
+    """
+
+    count_B: Array
+    action_id_A: Array
+    player_B: Array
+    score_B: Array
+    columns: Mapping[Column, Array]
 
 
 def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]) -> bool:
@@ -62,7 +89,7 @@ def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]
             )
         if slot.turn >= settings.max_turns:
             views = [np.asarray(state.observe(seat), np.float32) for seat in range(slot.num_players)]
-            finished[slot.number] = Finished(_returns(slot), slot.turn, np.stack(views))
+            finished[slot.number] = Finished(_returns(slot), slot.turn, np.stack(views), _told_at_the_end(slot))
             return False
         actions = state.legal_actions()
         if len(actions) != 1 or settings.keep_forced:
@@ -70,8 +97,13 @@ def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]
             return True
         state.apply(0)
         slot.turn += 1
-    finished[slot.number] = Finished(_returns(slot), slot.turn)
+    finished[slot.number] = Finished(_returns(slot), slot.turn, columns=_told_at_the_end(slot))
     return False
+
+
+def _told_at_the_end(slot: Running) -> dict[Column, Array]:
+    columns = [column for column in slot.columns if not column.by_turn]
+    return read_columns(slot.state, columns, {"seat": slot.num_players}, _where(slot)) if columns else {}
 
 
 def _returns(slot: Running) -> list[float]:
@@ -87,16 +119,12 @@ def _where(slot: Running) -> str:
     return f"game with seed {slot.seed}, turn {slot.turn}"
 
 
-def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array, Array]:
+def look(slots: Iterable[Running], state_BS: Array) -> Seen:
     """See what each game's mover sees.
 
     Args:
         slots: B games.
         state_BS: float32 [B, S], filled here.
-
-    Returns:
-        count_B: int64 [B], lengths of the legal lists; action_id_A: int64 [A], the lists one after another; player_B:
-        int64 [B], the movers; score_B: float64 [B], what they have earned so far.
 
     Raises:
         GameError: A list is empty, or a state has another width.
@@ -107,6 +135,7 @@ def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array
     flat: list[int] = []
     players: list[int] = []
     scores: list[float] = []
+    told: list[dict[Column, Array]] = []
     for row, slot in zip(state_BS, slots, strict=True):
         if not len(slot.actions):  # a list or an array
             raise GameError("a turn offers no legal action", where=_where(slot))
@@ -124,13 +153,29 @@ def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array
         counts.append(len(slot.actions))
         players.append(slot.player)
         scores.append(slot.state.returns()[slot.player])
+        if slot.columns:
+            told.append(_told_now(slot))
     player_B, score_B = np.array(players, np.int64), np.array(scores, np.float64)
     try:
         action_id_A = parse_list(flat)
     except DataError:
         _name_bad_list(seen)
         raise
-    return np.array(counts, np.int64), action_id_A, player_B, score_B
+    return Seen(np.array(counts, np.int64), action_id_A, player_B, score_B, _together(told))
+
+
+def _told_now(slot: Running) -> dict[Column, Array]:
+    columns = [column for column in slot.columns if column.by_turn]
+    return read_columns(slot.state, columns, {"action": len(slot.actions)}, _where(slot)) if columns else {}
+
+
+def _together(told: Sequence[Mapping[Column, Array]]) -> dict[Column, Array]:
+    """What several states tell of columns per step and per action, one after another."""
+    return {
+        column: np.stack(arrays) if column.per == "step" else np.concatenate(arrays)
+        for column in (told[0] if told else ())
+        if (arrays := [each[column] for each in told])
+    }
 
 
 def _name_bad_list(slots: Iterable[Running]) -> None:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from movelist.core.metrics import span
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes, Share, everything
-from movelist.games.game import Game, game_name, state_size
+from movelist.games.game import Game, game_columns, game_name, state_size
 from movelist.play.policy import Policy, Turns, derive_seeds
-from movelist.play.recorder import Recorder
+from movelist.play.recorder import Recorder, Round
 from movelist.play.running import Finished, Running, advance, look
 from movelist.play.workers import Workers
 
@@ -103,7 +103,7 @@ def play_games(
     """
     if workers:
         return workers.play(policies, seats_GP, seed_G)
-    recorder = Recorder(state_size(game))
+    recorder = Recorder(state_size(game), game_columns(game))
     finished: dict[int, Finished] = {}
     running: list[Running] = []
     num_started = 0
@@ -111,7 +111,7 @@ def play_games(
         with span("game"):
             while len(running) < settings.num_games and num_started < len(seed_G):
                 seed = int(seed_G[num_started])
-                slot = Running(num_started, seed, game.new_state(seed), game.num_players)
+                slot = Running.start(game, num_started, seed)
                 num_started += 1
                 if advance(slot, settings, finished):
                     running.append(slot)
@@ -129,12 +129,13 @@ def _play_turn(slots: list[Running], policy: Policy, recorder: Recorder) -> None
     """One decision of each game: ask the policy once, play, record."""
     with span("game"):
         state_BS = np.empty((len(slots), recorder.state_size), np.float32)
-        count_B, action_id_A, player_B, score_B = look(slots, state_BS)
+        seen = look(slots, state_BS)
         seed_B, turn_B = (np.array([getattr(slot, name) for slot in slots]) for name in ("seed", "turn"))
-        turns = Turns(state_BS, count_B, action_id_A, seed_B, turn_B)
+        turns = Turns(state_BS, seen.count_B, seen.action_id_A, seed_B, turn_B, seen.columns)
     index_B, log_prob_B = policy.choose(turns)
     with span("game"):
         for slot, index in zip(slots, index_B.tolist(), strict=True):
             slot.state.apply(index)
             slot.turn += 1
-        recorder.add(np.array([slot.number for slot in slots]), turns, player_B, score_B, index_B, log_prob_B)
+        number_B = np.array([slot.number for slot in slots])
+        recorder.add(Round(number_B, turns, seen.player_B, seen.score_B, index_B, log_prob_B))

@@ -23,8 +23,8 @@ from movelist.core.errors import GameError, MovelistError, SettingsError, Worker
 from movelist.core.metrics import span
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes
-from movelist.games.game import Game, game_name, state_size
-from movelist.play.policy import Policy, Turns, ask
+from movelist.games.game import Game, game_columns, game_name, state_size
+from movelist.play.policy import Policy, ask, join_turns
 from movelist.play.recorder import Recorder
 from movelist.play.worker import PATIENCE, PROCESS_NAME, Worker
 from movelist.play.worker_process import Failure, Post
@@ -71,7 +71,7 @@ class Workers:
         except BaseException:
             self.close()  # the workers wait for choices that will not come
             raise
-        recorder = Recorder(self.state_size)
+        recorder = Recorder(self.state_size, game_columns(self.game))
         recorder.rounds = [turn for worker in crew for turn in worker.recorder.rounds]
         finished = {number: game for worker in crew for number, game in worker.finished.items()}
         return recorder.episodes([finished[number] for number in range(len(seed_G))], seats_GP)
@@ -102,7 +102,7 @@ class Workers:
             parts = [(worker, part) for worker in crew if (part := worker.take(half)) is not None]
             if not parts:
                 return
-            turns = _together([part.turns for _, part in parts])
+            turns = join_turns([part.turns for _, part in parts])
             policy_B = np.concatenate([seats_GP[part.number_B, part.player_B] for _, part in parts])
         index_B, log_prob_B = ask(policies, policy_B, turns)
         with span("game"):
@@ -193,14 +193,6 @@ def _did_not_start(worker: Worker, failure: Failure, game: str) -> MovelistError
         got=failure.text,
         do="What it said stands above; each worker first imports the script that is running.",
     )
-
-
-def _together(parts: list[Turns]) -> Turns:
-    """The turns of several workers for one network call."""
-    if len(parts) == 1:
-        return parts[0]
-    names = ("state_BS", "count_B", "action_id_A", "seed_B", "turn_B")
-    return Turns(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def _stop(crew: list[Worker]) -> None:
