@@ -201,13 +201,14 @@ class Episodes:
 
 
 COLUMNS = tuple(Column(column.name, **column.metadata) for column in fields(Episodes) if column.metadata)
+_OWN = frozenset(COLUMNS)
 FURTHER = tuple(column for column in COLUMNS if column.field)  # optional ones that games and recordings may have
 
 
 def arguments(columns: Mapping[Column, Array]) -> dict[str, Any]:
     """Columns as arguments of `Episodes`: its own by their names, the others as `extra`."""
-    own = {column.name: array for column, array in columns.items() if column in COLUMNS}
-    return own | {"extra": {column: array for column, array in columns.items() if column not in COLUMNS}}
+    own = {column.name: array for column, array in columns.items() if column in _OWN}
+    return own | {"extra": {column: array for column, array in columns.items() if column not in _OWN}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,9 +337,10 @@ def _check_shapes(episodes: Episodes, where: str) -> None:
     if episodes.return_EP.ndim != 2:
         got = f"shape {list(episodes.return_EP.shape)}"
         _refuse("returns have the wrong form", where, "return_EP", got=got, expected="[E, P]")
+    rows = episodes.rows
     for column, array in episodes.columns().items():
         if column.name not in ("action_id_A", "final_state_EPS"):  # held below
-            column.check(array, episodes.rows[column.per], where)
+            column.check(array, rows[column.per], where)
     steps, players = episodes.num_steps, episodes.num_players
     if episodes.state_NS.ndim != 2 or episodes.state_NS.dtype not in (np.float32, np.float16, np.uint8):
         got = f"{episodes.state_NS.dtype} {list(episodes.state_NS.shape)}"
@@ -347,15 +349,15 @@ def _check_shapes(episodes: Episodes, where: str) -> None:
         _refuse(
             "action ids have the wrong dtype", where, "action_id_A", got=episodes.action_id_A.dtype, expected="int64"
         )
-    for name, end, rows in (
+    for name, end, num_rows in (
         ("action_offsets", episodes.num_actions, steps),
         ("episode_offsets", steps, episodes.num_episodes),
     ):
         offsets = getattr(episodes, name)
         falls = name == "episode_offsets" and (np.diff(offsets) < 0).any()  # a fall in the other is an empty list
-        if len(offsets) != rows + 1 or offsets[0] != 0 or offsets[-1] != end or falls:
+        if len(offsets) != num_rows + 1 or offsets[0] != 0 or offsets[-1] != end or falls:
             got = f"{len(offsets)} offsets ending at {offsets[-1] if len(offsets) else 'nothing'}"
-            _refuse("offsets do not cover the column", where, name, got=got, expected=f"{rows + 1} from 0 to {end}")
+            _refuse("offsets do not cover the column", where, name, got=got, expected=f"{num_rows + 1} from 0 to {end}")
     if episodes.final_state_EPS is not None:
         form = [episodes.num_episodes, players, episodes.state_NS.shape[1]]
         if list(episodes.final_state_EPS.shape) != form:
