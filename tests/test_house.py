@@ -20,6 +20,7 @@ PACKAGE = ROOT / "src" / "movelist"
 HOUSE: dict[str, list[str]] = {
     "core": [
         "errors",
+        "by_name",
         "checks",
         "settings",
         "benchmark_settings",
@@ -79,10 +80,12 @@ HOUSE: dict[str, list[str]] = {
     "run": [
         *("growing_file", "events", "log", "seal", "lock", "folder", "exactness", "checkpoint", "bad_minibatch"),
         *(
+            "start",
+            "parts",
+            "supply",
             "recorded",
             "totals",
             "signals",
-            "start",
             "training",
             "greeting",
             "train",

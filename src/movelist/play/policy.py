@@ -19,7 +19,7 @@ from movelist.core.errors import DataError, NonFiniteError
 from movelist.core.metrics import span
 from movelist.core.ragged import Segments
 from movelist.learn.device import autocast, to_device
-from movelist.learn.model import PolicyValueNet
+from movelist.learn.model import Network, PolicyValueNet
 
 Array = NDArray[Any]
 
@@ -104,7 +104,7 @@ class NetPolicy:
         use_amp: Compute in mixed precision where that is faster.
     """
 
-    def __init__(self, net: PolicyValueNet, *, greedy: bool = False, use_amp: bool = False) -> None:
+    def __init__(self, net: Network, *, greedy: bool = False, use_amp: bool = False) -> None:
         self.net, self.greedy, self.use_amp = net, greedy, use_amp
         self.device = next(net.parameters()).device
         self._known_id_R = np.zeros(0, np.int64)  # sorted
@@ -169,6 +169,8 @@ class NetPolicy:
 
     def _log_probs(self, turns: Turns) -> tuple[torch.Tensor, Segments]:
         plan = Segments.from_counts(turns.count_B)
+        if not isinstance(self.net, PolicyValueNet):
+            return self._by_forward(turns, plan)
         row_A = self._rows(turns.action_id_A)
         columns = {"state": turns.state_BS, "offsets": plan.offsets.numpy(), "step": plan.step_A.numpy(), "row": row_A}
         there = to_device(columns, self.device)
@@ -176,6 +178,18 @@ class NetPolicy:
         with autocast(self.device, self.use_amp):
             half_BH = self.net.pair_state(self.net.state_encoder(there["state"]))
             score_A = self.net.pair(half_BH, self._half_RH.to(half_BH.dtype), segments.step_A, there["row"])
+        return ragged.log_softmax(score_A, segments), segments
+
+    def _by_forward(self, turns: Turns, plan: Segments) -> tuple[torch.Tensor, Segments]:
+        """By a network of one's own, of whose scores no half can be kept."""
+        unique_id_U, unique_A = np.unique(turns.action_id_A, return_inverse=True)
+        self.net.check_ids(torch.from_numpy(unique_id_U))
+        columns = {"state": turns.state_BS, "offsets": plan.offsets.numpy(), "step": plan.step_A.numpy()}
+        there = to_device({**columns, "unique": unique_A.reshape(-1), "id": unique_id_U}, self.device)
+        segments = Segments(there["offsets"], there["step"], plan.num_steps, plan.num_actions)
+        with autocast(self.device, self.use_amp):
+            encoded_U = self.net.encode_ids(there["id"])
+            score_A, _ = self.net(there["state"], encoded_U, segments.step_A, there["unique"], None)
         return ragged.log_softmax(score_A, segments), segments
 
     def _rows(self, action_id_A: Array) -> Array:
@@ -191,6 +205,7 @@ class NetPolicy:
         return row_A
 
     def _learn(self, new_id: Array) -> None:
+        assert isinstance(self.net, PolicyValueNet)
         self.net.check_ids(torch.from_numpy(new_id))
         encoded = self.net.encode_ids(to_device({"id": new_id}, self.device)["id"])
         with autocast(self.device, self.use_amp):

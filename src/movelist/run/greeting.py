@@ -21,19 +21,11 @@ def greeting(training: Training) -> list[str]:
     """What is said before the first update."""
     settings, device = training.settings, training.learner.world.device
     lines = [advice] if (advice := missing_cuda_advice()) else []
-    if training.recorded:
-        lines += training.recorded.lines()
-    elif training.is_openspiel:
-        lines.append(
-            f"No --data, so self-play on OpenSpiel's {settings.game}. Your own game: --data FOLDER with recordings of "
-            "it (docs/episode_format.md), or movelist.train(game=MyGame()) in Python."
-        )
-    else:
-        lines.append(f"Self-play on {training.game_name}.")
+    lines += training.supply.lines()
     goals = []
     if settings.run.step_goal:
         goals.append(f"{settings.run.step_goal:,} steps (--total_steps)")
-    if training.recorded and not settings.recorded.watch:
+    if settings.recorded.data and not settings.recorded.watch:
         goals.append(f"{settings.recorded.data_passes} passes over the data (--data_passes)")
     if settings.run.max_seconds:
         goals.append(f"{settings.run.max_seconds:,g} s (--max_seconds)")
@@ -121,9 +113,9 @@ def next_steps(training: Training, *, interrupted: bool) -> list[str]:
         further["total_steps"] = 2 * training.counters.steps
     if run.max_seconds and training.counters.seconds >= run.max_seconds:
         further["max_seconds"] = 2 * math.ceil(training.counters.seconds)
-    if training.recorded and training.progress >= 1.0:
+    if training.supply.from_recordings and training.progress >= 1.0:
         further["data_passes"] = 2 * training.settings.recorded.data_passes
-    if training.is_openspiel or training.recorded:
+    if training.is_openspiel or training.supply.from_recordings:
         train_on = " ".join(["movelist train --resume", path, *(f"--{name} {goal}" for name, goal in further.items())])
         match = f"movelist match {path} --against random --num_games 10000"
     else:
@@ -132,6 +124,6 @@ def next_steps(training: Training, *, interrupted: bool) -> list[str]:
         match = f"movelist.match({str(folder)!r}, game=..., num_games=10000) in Python"
     if interrupted:
         return [f"Stopped before the end. Go on: {train_on}"]
-    if training.recorded and not training.is_openspiel:  # nobody can play it here
+    if training.supply.from_recordings and not training.is_openspiel:  # nobody can play it here
         return [f"Next: {train_on}"]
     return [f"Next: {match}", f"Or train on: {train_on}"]

@@ -56,8 +56,19 @@ class Saved:
 
 @dataclass(frozen=True)
 class Update:
-    """One update, for whoever measures."""
+    """One update, for whoever measures or logs.
 
+    Attributes:
+        number: Updates made so far, this one too.
+        steps: Steps trained on so far, in all processes.
+        episodes: This process's episodes of this update.
+        metrics: By their TensorBoard tags, see docs/metrics.md.
+        collect_seconds: Seconds for getting the episodes.
+        learn_seconds: Seconds for learning from them.
+    """
+
+    number: int
+    steps: int
     episodes: Episodes
     metrics: dict[str, float]
     collect_seconds: float
@@ -80,6 +91,8 @@ def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
         action_hidden_dim=settings.model.action_hidden_dim or 0,
         action_encoder=encoder,
         num_actions=num_actions,
+        state_encoder=settings.model.state_encoder or "",
+        network=settings.model.network or "",
     )
 
 

@@ -33,6 +33,7 @@ from movelist.run.folder import RunFolder, going_on, quoted, run_folder
 from movelist.run.greeting import describe_update, greeting, next_steps
 from movelist.run.lock import only_training
 from movelist.run.log import Log
+from movelist.run.parts import Parts
 from movelist.run.recorded import OpenData, open_data
 from movelist.run.signals import stop_on_signals
 from movelist.run.start import Update, check_start, model_shape
@@ -64,12 +65,15 @@ class TrainResult:
     policy: NetPolicy
 
 
-def train(settings: TrainSettings, game: Game | None = None, *, console: Console | None = None) -> TrainResult:
+def train(
+    settings: TrainSettings, game: Game | None = None, *, parts: Parts | None = None, console: Console | None = None
+) -> TrainResult:
     """Train by self-play until total_steps, max_seconds, or Ctrl-C.
 
     Args:
         settings: All of them.
         game: A game of one's own, in place of `settings.game`.
+        parts: What takes the place of that which the settings describe.
         console: Where to say how it goes; None says it on standard output.
 
     Returns:
@@ -85,10 +89,11 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
         )
         name = game_name(game)
         settings = world.first(lambda: going_on(settings, name))
-        check_workers(game, 0 if data else settings.play.rollout_workers)
+        plays_here = data is None and (parts is None or parts.source is None)
+        check_workers(game, settings.play.rollout_workers if plays_here else 0)
         check_start(settings, game, model_shape(settings, game))  # an impossible network is refused before, too
         with _held(world.first(lambda: run_folder(settings, name)), world) as folder:
-            return _train(_training(settings, game, folder, data, world), here)
+            return _train(_training(settings, game, folder, data, parts, world), here)
 
 
 @contextmanager
@@ -102,11 +107,16 @@ def _held(folder: RunFolder, world: World) -> Iterator[RunFolder]:
         yield folder
 
 
-def _training(settings: TrainSettings, game: Game, folder: RunFolder, data: OpenData | None, world: World) -> Training:
+def _training(
+    settings: TrainSettings,
+    game: Game,
+    folder: RunFolder,
+    data: OpenData | None,
+    parts: Parts | None,
+    world: World,
+) -> Training:
     """The training, where it starts or goes on."""
-    training = Training(settings, game, folder, world)
-    if data:
-        training.train_from(data)
+    training = Training(settings, game, folder, world, data=data, parts=parts)
     if settings.run.resume:
         training.resume()
     world.first(training.write_settings)
@@ -138,7 +148,7 @@ def _train(training: Training, console: Console) -> TrainResult:
 
 def _loop(training: Training, log: Log) -> None:
     """All updates."""
-    training.begin()
+    training.supply.begin()
     while not training.asked_to_stop() and training.progress < 1.0 and one_update(training, log):
         pass
 
@@ -165,7 +175,10 @@ def one_update(training: Training, log: Log) -> Update | None:
         last = training.progress >= 1.0 or bool(training.stop)
         log.update(training.counters.steps, metrics, progress=training.progress, last=last)
         training.save_if_due()
-    return Update(episodes, metrics, collected - started, ended - collected)
+        number, steps = training.learner.num_updates, training.counters.steps
+        update = Update(number, steps, episodes, metrics, collected - started, ended - collected)
+        training.tell(update)
+    return update
 
 
 def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:

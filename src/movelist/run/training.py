@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,23 +19,23 @@ from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.device import choose_device, set_up
 from movelist.learn.learner import Learner, Prepared
 from movelist.learn.loss import imitation_loss, ppo_loss
-from movelist.learn.model import PolicyValueNet
+from movelist.learn.model import make_net
 from movelist.learn.parallel import World
 from movelist.measure.live import Live
 from movelist.play import arena
 from movelist.play.export import publish
-from movelist.play.policy import NetPolicy, RandomPolicy
-from movelist.play.selfplay import SelfPlay
+from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.run import checkpoint
 from movelist.run.bad_minibatch import keep_bad_minibatch
 from movelist.run.exactness import circumstances, restore_generators, what_differs
 from movelist.run.folder import RunFolder, numbered, quoted
-from movelist.run.recorded import OpenData, Recorded
+from movelist.run.parts import Parts
+from movelist.run.recorded import OpenData, Recorded, Watched
 from movelist.run.signals import break_off_on_signals
-from movelist.run.start import Counters, Saved, check_start, model_shape
+from movelist.run.start import Counters, Saved, Update, check_start, model_shape
+from movelist.run.supply import SelfPlaySupply, Supply
 from movelist.run.totals import Totals
 
-LOOK_SECONDS = 0.5  # how long to wait for an engine before asking whether anyone wants to stop
 QUICK_MATCH_GAMES = 200  # for the win rate shown during training
 SHARE_OF_SAVING = 0.01  # of the time, unless --save_every says otherwise
 
@@ -44,51 +43,74 @@ SHARE_OF_SAVING = 0.01  # of the time, unless --save_every says otherwise
 class Training:
     """One training: its parts and the five verbs of the story."""
 
-    def __init__(self, settings: TrainSettings, game: Game, folder: RunFolder, world: World | None = None) -> None:
+    def __init__(
+        self,
+        settings: TrainSettings,
+        game: Game,
+        folder: RunFolder,
+        world: World | None = None,
+        *,
+        data: OpenData | None = None,
+        parts: Parts | None = None,
+    ) -> None:
         self.settings, self.game, self.folder = settings, game, folder
+        self.parts = parts or Parts()
         self.game_name = game_name(game)
         self.world = world or World(choose_device(settings.run.device))
         set_up(self.world.device, settings.run.num_threads)
         torch.manual_seed(settings.run.seed)
-        self.shape = model_shape(settings, game)
-        self.net = PolicyValueNet(self.shape).to(self.world.device)
-        loss = imitation_loss if settings.recorded.imitate else ppo_loss
-        self.learner = Learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss)
+        self.shape = self.parts.net.shape if self.parts.net else model_shape(settings, game)
+        self.net = make_net(self.shape, state_encoder=self.parts.state_encoder, network=self.parts.net)
+        self.net.to(self.world.device)
+        loss = self.parts.loss or (imitation_loss if settings.recorded.imitate else ppo_loss)
+        make_learner = self.parts.learner or Learner
+        self.learner = make_learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss)
         if (start := check_start(settings, game, self.shape)) is not None:
-            self.net.load_state_dict(start["learner"]["net"])
+            checkpoint.load_weights(self.net, start)
             vars(self.learner.returns).update(start["learner"]["returns"])
             self.learner.num_updates = start["learner"]["num_updates"]  # numbers of policies are not given twice
-        play = replace(settings.play, rollout_workers=0) if settings.recorded.data else settings.play
-        self_play = SelfPlay(
-            game, play, seed=settings.run.seed, share=self.world.share, say=lambda text: self.say(text)
-        )
-        self.source: Source = self_play
-        self.workers = self_play.workers
         self.counters = Counters(processes=self.world.size)
         self.totals: Totals  # of the episodes of the present update, over all processes
         self.saved = Saved(self.learner.num_updates, None, time.monotonic())
         self.save_fails = False
-        self.recorded: Recorded | None = None
         self.stop: list[int] = []  # signals that came to this process
         self.interrupted = False  # whether one came to any
         self.live: Live | None = None
-        self._deadline = self._look_until = math.inf
         self.say: Callable[[str], None] = print if self.world.rank == 0 else lambda text: None
         self.notes: list[str] = []  # to be said in the greeting
+        self.supply = self._supply(data)
 
-    def train_from(self, data: OpenData) -> None:
-        """Take recorded episodes in place of self-play."""
-        # Waiting is no training, so max_seconds bounds it by the clock.
-        self._deadline = time.monotonic() + (self.settings.run.max_seconds or math.inf)
-        self.recorded = Recorded(
+    def _supply(self, data: OpenData | None) -> Supply:
+        """Where the episodes come from: what was handed in, recordings, or self-play."""
+        if self.parts.source is not None:
+            return Supply(self.parts.source, (f"{type(self.parts.source).__name__} supplies the episodes.",))
+
+        def say(text: str) -> None:
+            self.say(text)  # which is another one once the display is there
+
+        def version() -> int:
+            return self.learner.num_updates
+
+        if data is None:
+            return SelfPlaySupply(
+                self.game, self.settings, share=self.world.share, opponents=self.parts.opponents, say=say
+            )
+        if data.watched is None:
+            return Recorded(data, self.settings, say=say, version=version, world=self.world)
+        return Watched(
             data,
             self.settings,
-            say=lambda text: self.say(text),
-            version=lambda: self.learner.num_updates,
-            keep_going=lambda: not self.watching or time.monotonic() < self._look_until,
+            say=say,
+            version=version,
             world=self.world,
+            asked_to_stop=self.asked_to_stop,
+            publish=self.publish,
         )
-        self.source = self.recorded.source
+
+    @property
+    def source(self) -> Source:
+        """Where the episodes come from."""
+        return self.supply.source
 
     def write_settings(self) -> None:
         """Write the resolved settings, once nothing refused them."""
@@ -109,11 +131,6 @@ class Training:
                 self.live = None
 
     @property
-    def watching(self) -> bool:
-        """Whether an engine is waiting for each new policy."""
-        return self.settings.recorded.watch
-
-    @property
     def is_openspiel(self) -> bool:
         """Whether the game has a name that the command line knows."""
         return isinstance(self.game, OpenSpielGame)
@@ -124,7 +141,7 @@ class Training:
         goals = (
             (self.counters.steps, self.settings.run.step_goal),
             (self.counters.seconds, self.settings.run.max_seconds),
-            (self.recorded.source.done if self.recorded else 0.0, 1.0),
+            (self.supply.done, 1.0),
         )
         return min(1.0, max((done / goal for done, goal in goals if goal), default=0.0))
 
@@ -143,15 +160,10 @@ class Training:
         """
         if self.live:
             self.live.begin()
-        policy = NetPolicy(self.net, use_amp=self.settings.update.use_amp)
-        while True:
-            self._look_until = time.monotonic() + LOOK_SECONDS
-            episodes = self.source.collect(policy, self.settings.update.update_frequency)
-            self.totals = Totals.of(episodes, self.world)
-            if self.totals.episodes or not self.watching or self._tired():
-                break
-        if self.recorded:
-            self.recorded.look_at(episodes, policy)
+        policy = self._policy()
+        episodes = self.supply.collect(policy, self.settings.update.update_frequency)
+        self.totals = Totals.of(episodes, self.world)
+        self.supply.look_at(episodes, policy)
         if self.totals.episodes and not self.totals.steps:
             raise GameError(
                 "there is nothing to decide",
@@ -161,15 +173,11 @@ class Training:
             )
         return episodes
 
-    def begin(self) -> None:
-        """Before the first update: an engine that waits for policies need not make one up."""
-        if self.watching:
-            self.world.first(self.publish)
-
-    def _tired(self) -> bool:
-        """Whether one of the processes waits no longer for the engine."""
-        late_R = self.world.gather([time.monotonic() > self._deadline])
-        return self.asked_to_stop() or bool(late_R.any())
+    def _policy(self) -> Policy:
+        """Who plays the learner's seats until the next update."""
+        if self.parts.policy:
+            return self.parts.policy(self.net)
+        return NetPolicy(self.net, use_amp=self.settings.update.use_amp)
 
     def prepare(self, episodes: Episodes) -> Prepared:
         """Values, missing log-probs, advantages."""
@@ -224,9 +232,7 @@ class Training:
         keep = self.settings.run.keep_checkpoints
         try:
             path = self.folder.save(self.learner.num_updates, self._state(counters), keep=keep, best=best)
-            if self.watching and self.recorded:
-                self.folder.write_json("used_files.json", self.recorded.used_up())
-                self.publish()
+            self.supply.saved()
         except SaveError as error:
             return error
         return path
@@ -260,7 +266,7 @@ class Training:
             due = updates // run.save_every > self.saved.update // run.save_every
         late = due or since >= 60.0 * run.save_minutes
         # By the clock of one process, for all have to do the same.
-        return self.watching or self._is_best() or bool(self.world.gather([late])[0, 0])
+        return self.supply.each_update_counts or self._is_best() or bool(self.world.gather([late])[0, 0])
 
     def _is_best(self) -> bool:
         """Whether the present weights did better in their quick match than all before."""
@@ -278,13 +284,16 @@ class Training:
             shape=self.shape,
             learner=self.learner.state_dict(),
             source=self.source.state_dict(),
-            recorded=self.recorded.state_dict() if self.recorded else None,
+            recorded=self.supply.state_dict(),
             counters=asdict(counters),
+            handed_in=self.parts.names(),
             device=self.learner.world.device,
         )
 
-    def publish(self) -> None:
-        """Hand the present policy to the engine that is waiting for it."""
+    def publish(self, used_files: list[str] | None) -> None:
+        """Hand the present policy to the engine that is waiting for it, and tell it which of its files can go."""
+        if used_files is not None:
+            self.folder.write_json("used_files.json", used_files)
         wanted = self.settings.recorded.publish
         publish(
             self.net,
@@ -302,11 +311,12 @@ class Training:
             return
         file, state = checkpoint.load_newest(self.folder.path, say=self.notes.append)
         checkpoint.check_fits(state, self.folder.path, game=self.game_name, **asdict(self.shape))
+        self.notes += self.parts.check_resumed(state.get("handed_in", {}), str(self.folder.path))
         self.world.first(lambda: self.folder.set_aside(after=file))
         self.learner.load_state_dict(state["learner"])
         self.source.load_state_dict(state["source"])
-        if self.recorded and state.get("recorded"):  # a checkpoint of an older version has none
-            self.recorded.load_state_dict(state["recorded"])
+        if state.get("recorded"):  # a checkpoint of an older version has none
+            self.supply.load_state_dict(state["recorded"])
         before = Counters(**state["counters"])
         self.counters = replace(before, processes=self.world.size)
         self.saved = Saved(self.learner.num_updates, file, time.monotonic())
@@ -323,7 +333,7 @@ class Training:
     def _match(self, num_games: int) -> arena.MatchResult:
         """Greedy play against random players."""
         policy = NetPolicy(self.net, greedy=True)
-        play, workers = self.settings.play, self.workers
+        play, workers = self.settings.play, self.supply.workers
         return arena.match(policy, RandomPolicy(), self.game, num_games=num_games, play=play, workers=workers)
 
     def final_match(self) -> arena.MatchResult | None:
@@ -351,6 +361,16 @@ class Training:
         self.counters.matched_update = self.learner.num_updates
         return self.counters.last_match
 
+    def tell(self, update: Update) -> None:
+        """Call what is to hear of each update; what it raises ends the training, once it is saved."""
+        if self.parts.after_update is None or self.world.rank:
+            return
+        try:
+            self.parts.after_update(update)
+        except Exception:
+            self.save_alone()
+            raise
+
     def pace(self, totals: Totals, *, collect_seconds: float, learn_seconds: float) -> dict[str, float]:
         """Speed, returns and list lengths of one update, by their tags."""
         seconds = collect_seconds + learn_seconds
@@ -369,8 +389,7 @@ class Training:
             metrics[f"charts/episodic_return_seat_{seat}"] = float(mean)
         if self.live:
             metrics |= self.live.metrics(seconds)
-        if self.recorded:
-            metrics |= self.recorded.metrics()
+        metrics |= self.supply.metrics()
         if self.progress > 0:
             metrics["charts/seconds_left"] = self.counters.seconds * (1.0 / self.progress - 1.0)
         return metrics
