@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from movelist.core.ragged import Segments
     from movelist.core.settings import TrainSettings
     from movelist.data.episode import Episodes, Source
+    from movelist.games.catalog import make_game
     from movelist.games.game import Game, State, check_game
     from movelist.learn.model import ModelShape, Network, PolicyValueNet
     from movelist.play.policy import NetPolicy, Policy, RandomPolicy
@@ -42,6 +43,7 @@ _HOME = {
     "Opponents": "play.selfplay",
     "Policy": "play.policy",
     "Update": "run.start",
+    "make_game": "games.catalog",
     "RandomPolicy": "play.policy",
     "export": "run.api",
     "load": "run.api",
@@ -67,6 +69,7 @@ __all__ = [
     "check_game",
     "export",
     "load",
+    "make_game",
     "match",
     "train",
 ]

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -74,28 +75,23 @@ _FILES = "movelist_file_"
 T = TypeVar("T")
 
 
+# The first colon behind which a name stands, and nothing but its keywords: a path may hold colons and brackets, too.
+_NAME = re.compile(r"(?P<place>.+?):(?P<attribute>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?P<keywords>\(.*\))?", re.DOTALL)
+
+
 def _parse(name: str) -> tuple[str, str, dict[str, Any]]:
-    place, colon, rest = name.rpartition(":") if "(" not in name else _split_before_brackets(name)
+    """(module or file, attribute, keywords)."""
+    match = _NAME.fullmatch(name)
     try:
-        tree = ast.parse(rest, mode="eval").body
-        keywords: dict[str, Any] = {}
-        if isinstance(tree, ast.Call):
-            if tree.args or any(word.arg is None for word in tree.keywords):
-                raise ValueError
-            keywords = {str(word.arg): ast.literal_eval(word.value) for word in tree.keywords}
-            tree = tree.func
-        attribute = ast.unparse(tree)
-        if not (place and colon) or not all(part.isidentifier() for part in attribute.split(".")):
+        if match is None:
             raise ValueError
+        call = ast.parse(f"f{match['keywords'] or '()'}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
+            raise ValueError
+        keywords = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
     except (ValueError, SyntaxError):
         raise SettingsError("this names no code", got=name, expected=EXAMPLES) from None
-    return place, attribute, keywords
-
-
-def _split_before_brackets(name: str) -> tuple[str, str, str]:
-    head, bracket, tail = name.partition("(")
-    place, colon, attribute = head.rpartition(":")
-    return place, colon, attribute + bracket + tail
+    return match["place"], match["attribute"], keywords
 
 
 def _module(place: str, name: str) -> ModuleType:

@@ -71,6 +71,9 @@ class Parts:
         return [f"From here on with {', '.join(other)}."] if other else []
 
 
+NOTHING = Parts()
+
+
 def handed_in(
     settings: TrainSettings,
     *,
@@ -131,4 +134,5 @@ def _called(part: Any) -> str:
     """A part as people know it."""
     if isinstance(part, Opponents):
         return f"{', '.join(map(_called, part.policies))} in {part.share:.0%} of the games"
-    return name_of(part) or name_of(type(part)) or type(part).__name__
+    name = name_of(part) or name_of(type(part)) or type(part).__name__
+    return name.removeprefix("builtins:")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from movelist.core.errors import SettingsError
 from movelist.core.settings import TrainSettings
 from movelist.data.episode import Episodes
 from movelist.games.game import Game, action_encoder, game_name, state_size
-from movelist.learn.model import ModelShape
+from movelist.learn.model import ModelShape, Network
 from movelist.run import checkpoint
 from movelist.run.folder import numbered
 
@@ -94,6 +94,12 @@ def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
         state_encoder=settings.model.state_encoder or "",
         network=settings.model.network or "",
     )
+
+
+def shape_of(net: Network, settings: TrainSettings) -> ModelShape:
+    """A network's sizes, with the names that the settings have for its parts."""
+    model = settings.model
+    return replace(net.shape, state_encoder=model.state_encoder or "", network=model.network or "")
 
 
 def check_start(settings: TrainSettings, game: Game, shape: ModelShape) -> dict[str, Any] | None:

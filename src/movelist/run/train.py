@@ -33,11 +33,11 @@ from movelist.run.folder import RunFolder, going_on, quoted, run_folder
 from movelist.run.greeting import describe_update, greeting, next_steps
 from movelist.run.lock import only_training
 from movelist.run.log import Log
-from movelist.run.parts import Parts
-from movelist.run.recorded import OpenData, open_data
+from movelist.run.parts import NOTHING, Parts
+from movelist.run.recorded import open_data
 from movelist.run.signals import stop_on_signals
-from movelist.run.start import Update, check_start, model_shape
-from movelist.run.training import Training
+from movelist.run.start import Update, check_start, shape_of
+from movelist.run.training import Training, first_net
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TrainResult:
 
 
 def train(
-    settings: TrainSettings, game: Game | None = None, *, parts: Parts | None = None, console: Console | None = None
+    settings: TrainSettings, game: Game | None = None, *, parts: Parts = NOTHING, console: Console | None = None
 ) -> TrainResult:
     """Train by self-play until total_steps, max_seconds, or Ctrl-C.
 
@@ -89,11 +89,15 @@ def train(
         )
         name = game_name(game)
         settings = world.first(lambda: going_on(settings, name))
-        plays_here = data is None and (parts is None or parts.source is None)
-        check_workers(game, settings.play.rollout_workers if plays_here else 0)
-        check_start(settings, game, model_shape(settings, game))  # an impossible network is refused before, too
+        check_workers(game, settings.play.rollout_workers if data is None and parts.source is None else 0)
+        net = first_net(settings, game, world, parts)  # an impossible network is refused before any file is made, too
+        check_start(settings, game, shape_of(net, settings))
         with _held(world.first(lambda: run_folder(settings, name)), world) as folder:
-            return _train(_training(settings, game, folder, data, parts, world), here)
+            training = Training(settings, game, folder, world, data=data, parts=parts, net=net)
+            if settings.run.resume:
+                training.resume()
+            world.first(training.write_settings)
+            return _train(training, here)
 
 
 @contextmanager
@@ -105,22 +109,6 @@ def _held(folder: RunFolder, world: World) -> Iterator[RunFolder]:
     with only_training(folder.path):
         folder.clean()
         yield folder
-
-
-def _training(
-    settings: TrainSettings,
-    game: Game,
-    folder: RunFolder,
-    data: OpenData | None,
-    parts: Parts | None,
-    world: World,
-) -> Training:
-    """The training, where it starts or goes on."""
-    training = Training(settings, game, folder, world, data=data, parts=parts)
-    if settings.run.resume:
-        training.resume()
-    world.first(training.write_settings)
-    return training
 
 
 def _train(training: Training, console: Console) -> TrainResult:

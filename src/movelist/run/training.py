@@ -19,7 +19,7 @@ from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.device import choose_device, set_up
 from movelist.learn.learner import Learner, Prepared
 from movelist.learn.loss import imitation_loss, ppo_loss
-from movelist.learn.model import make_net
+from movelist.learn.model import Network, make_net
 from movelist.learn.parallel import World
 from movelist.measure.live import Live
 from movelist.play import arena
@@ -29,10 +29,10 @@ from movelist.run import checkpoint
 from movelist.run.bad_minibatch import keep_bad_minibatch
 from movelist.run.exactness import circumstances, restore_generators, what_differs
 from movelist.run.folder import RunFolder, numbered, quoted
-from movelist.run.parts import Parts
+from movelist.run.parts import NOTHING, Parts
 from movelist.run.recorded import OpenData, Recorded, Watched
 from movelist.run.signals import break_off_on_signals
-from movelist.run.start import Counters, Saved, Update, check_start, model_shape
+from movelist.run.start import Counters, Saved, Update, check_start, model_shape, shape_of
 from movelist.run.supply import SelfPlaySupply, Supply
 from movelist.run.totals import Totals
 
@@ -40,8 +40,30 @@ QUICK_MATCH_GAMES = 200  # for the win rate shown during training
 SHARE_OF_SAVING = 0.01  # of the time, unless --save_every says otherwise
 
 
+def first_net(settings: TrainSettings, game: Game, world: World, parts: Parts) -> Network:
+    """Make the device and the random numbers ready, and with these the network.
+
+    Raises:
+        SettingsError: A part of one's own cannot be made, or does not fit.
+    """
+    set_up(world.device, settings.run.num_threads)
+    torch.manual_seed(settings.run.seed)
+    net = make_net(model_shape(settings, game), state_encoder=parts.state_encoder, network=parts.net)
+    return net.to(world.device)
+
+
 class Training:
-    """One training: its parts and the five verbs of the story."""
+    """One training: its parts and the five verbs of the story.
+
+    Args:
+        settings: All of them.
+        game: What is played.
+        folder: Of the run.
+        world: The processes that train together; None trains alone.
+        data: Recorded episodes in place of self-play.
+        parts: What takes the place of that which the settings describe.
+        net: From `first_net`; None makes it.
+    """
 
     def __init__(
         self,
@@ -51,17 +73,15 @@ class Training:
         world: World | None = None,
         *,
         data: OpenData | None = None,
-        parts: Parts | None = None,
+        parts: Parts = NOTHING,
+        net: Network | None = None,
     ) -> None:
         self.settings, self.game, self.folder = settings, game, folder
-        self.parts = parts or Parts()
+        self.parts = parts
         self.game_name = game_name(game)
         self.world = world or World(choose_device(settings.run.device))
-        set_up(self.world.device, settings.run.num_threads)
-        torch.manual_seed(settings.run.seed)
-        self.shape = self.parts.net.shape if self.parts.net else model_shape(settings, game)
-        self.net = make_net(self.shape, state_encoder=self.parts.state_encoder, network=self.parts.net)
-        self.net.to(self.world.device)
+        self.net = first_net(settings, game, self.world, self.parts) if net is None else net
+        self.shape = shape_of(self.net, settings)
         loss = self.parts.loss or (imitation_loss if settings.recorded.imitate else ppo_loss)
         make_learner = self.parts.learner or Learner
         self.learner = make_learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss)
