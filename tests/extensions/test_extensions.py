@@ -86,7 +86,7 @@ def test_the_examples_of_encoders_train_from_the_command_line(game, encoder, tmp
         "--update_frequency",
         "128",
         "--total_steps",
-        "12000",
+        "6000",
         "--eval_games",
         "400",
         "--eval_every",
