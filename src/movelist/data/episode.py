@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from movelist.core.action_ids import to_text
+from movelist.core.action_ids import listed_twice, to_text
 from movelist.core.errors import DataError
 
 POLICY, HUMAN, OTHER = 0, 1, 2  # who moves a seat: PPO learns from POLICY seats, the others shape the returns
@@ -356,13 +356,12 @@ def _check_values(episodes: Episodes, where: str) -> None:
 
 
 def _check_distinct(episodes: Episodes, count_N: Array, where: str) -> None:
-    step_A = np.repeat(np.arange(episodes.num_steps), count_N)
-    order = np.lexsort((episodes.action_id_A, step_A))
-    same = (np.diff(episodes.action_id_A[order]) == 0) & (np.diff(step_A[order]) == 0)
-    if same.any():
-        twice = order[np.flatnonzero(same)[0]]
-        what = f"the action id {to_text(episodes.action_id_A[twice])} stands twice in one list"
-        _refuse_step(episodes, int(step_A[twice]), what, where, "action_id_A")
+    twice_N = listed_twice(episodes.action_id_A, count_N)
+    if twice_N.any():
+        step = int(np.flatnonzero(twice_N)[0])
+        ids = np.sort(episodes.action_id_A[slice(*episodes.action_offsets[step : step + 2])])
+        what = f"the action id {to_text(ids[:-1][np.diff(ids) == 0][0])} stands twice in one list"
+        _refuse_step(episodes, step, what, where, "action_id_A")
 
 
 def _refuse_step(episodes: Episodes, step: int, what: str, where: str, field: str) -> None:
