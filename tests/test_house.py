@@ -28,6 +28,7 @@ HOUSE: dict[str, list[str]] = {
         "ragged",
         "returns",
         "metrics",
+        "patience",
     ],
     "data": [
         "episode",
@@ -57,6 +58,7 @@ HOUSE: dict[str, list[str]] = {
             "worker_process",
             "worker",
             "workers",
+            "watchdog",
             "selfplay",
             "cluster",
             "arena",
@@ -82,6 +84,7 @@ HOUSE: dict[str, list[str]] = {
             "recorded",
             "totals",
             "signals",
+            "best",
             "start",
             "training",
             "greeting",
