@@ -145,14 +145,21 @@ def play(num_episodes):
     ],
 )
 def test_small_updates_are_warned_of(num_episodes, batch_size, accumulation, warnings):
-    update = settings_of(batch_size=batch_size, gradient_accumulation_steps=accumulation).update
-    episodes = play(num_episodes)
+    flat = {"batch_size": batch_size, "gradient_accumulation_steps": accumulation, "update_frequency": num_episodes}
+    update, episodes = settings_of(**flat).update, play(num_episodes)
     first, *others = describe_update(update, episodes, totals(episodes))
     assert [line.startswith(start) for line, start in zip(others, warnings, strict=True)] == [True] * len(warnings)
     assert first.startswith(f"An update: {num_episodes} episodes = about {episodes.num_steps:,} steps with ")
     minibatches = -(-episodes.num_steps // (batch_size * accumulation))
     assert f" = {minibatches:,} minibatch" in first
     assert f" of up to {batch_size * accumulation:,} steps x 4 epochs." in first
+
+
+def test_a_smaller_update_than_was_asked_for_is_not_to_be_asked_for_again():
+    """Time or data bound it; a higher --update_frequency would change nothing."""
+    episodes = play(5)
+    _, warning = describe_update(settings_of(batch_size=10_000).update, episodes, totals(episodes))
+    assert warning.endswith("for the games played. Lower --batch_size.")
 
 
 def test_exactly_four_minibatches_are_enough():
