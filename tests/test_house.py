@@ -29,6 +29,7 @@ HOUSE: dict[str, list[str]] = {
         "ragged",
         "returns",
         "metrics",
+        "patience",
     ],
     "data": [
         "episode",
@@ -58,6 +59,7 @@ HOUSE: dict[str, list[str]] = {
             "worker_process",
             "worker",
             "workers",
+            "watchdog",
             "selfplay",
             "cluster",
             "arena",
@@ -86,6 +88,7 @@ HOUSE: dict[str, list[str]] = {
             "recorded",
             "totals",
             "signals",
+            "best",
             "training",
             "greeting",
             "train",

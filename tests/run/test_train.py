@@ -145,16 +145,27 @@ def test_a_game_that_fails_in_a_worker_ends_the_run_with_what_was_learnt(tmp_pat
     assert result.steps >= 100
 
 
+def shown_texts(folder):
+    """The tags of TensorBoard's page of texts."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    return sorted(events.PluginTagToContent("text"))
+
+
 def test_a_training_from_start_to_end(tmp_path):
     result, text = run(tmp_path / "run", eval_games=20, tensorboard=True, save_every=1, keep_checkpoints=2)
     folder = tmp_path / "run"
     assert sorted(path.name for path in folder.iterdir()) == [
         "checkpoints",
+        "final_match.json",
         "metrics.jsonl",
         "settings.json",
         "tensorboard",
     ]
     assert next((folder / "tensorboard").iterdir()).name.startswith("events.out.tfevents")
+    assert shown_texts(folder) == ["final_match", "settings"]
     saved = [f"update-{number:06d}.pt" for number in (result.updates - 1, result.updates)]
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["latest.json", *saved]
     assert result.folder == folder

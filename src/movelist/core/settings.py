@@ -179,7 +179,8 @@ class RunSettings:
     limit with --data, where the data end the training. None never stops for steps."""
 
     max_seconds: float | None = None
-    """Stop after this many seconds of training, at the end of an update. None never stops for time."""
+    """Stop after this many seconds of training, at the end of an update; in self-play an update has no more games than
+    fit into half of them. None never stops for time."""
 
     seed: int = 0
     """Of everything random. The same seed, machine and thread count give the same bytes on a CPU."""
@@ -205,7 +206,8 @@ class RunSettings:
 
     eval_every: int = 10
     """Updates between quick matches of up to 200 games against random players, for the display and to find the best
-    checkpoint: checkpoints/best.json names it. None are played if eval_games is 0."""
+    checkpoint, the newest that did no worse than the best before: checkpoints/best.json names it. None are played if
+    eval_games is 0."""
 
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from movelist.core.action_ids import parse_list
 from movelist.core.errors import DataError, GameError
 from movelist.core.settings import PlaySettings
-from movelist.games.game import State
+from movelist.games.game import Game, State
 
 Array = NDArray[Any]
 
@@ -43,6 +43,17 @@ class Finished:
     returns: list[float]
     turns: int
     final_states: Array | None = None
+
+
+def begin(game: Game, number: int, seed: int) -> Running:
+    """A game at its start."""
+    return Running(number, seed, game.new_state(seed), game.num_players)
+
+
+def apply(slot: Running, index: int) -> None:
+    """Play the action at this place of the list."""
+    slot.state.apply(index)
+    slot.turn += 1
 
 
 def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]) -> bool:

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from movelist.core.errors import SettingsError
 from movelist.core.metrics import span
+from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes, Share, everything
 from movelist.games.game import Game, game_name, state_size
 from movelist.play.policy import Policy, Turns, derive_seeds
 from movelist.play.recorder import Recorder
-from movelist.play.running import Finished, Running, advance, look
+from movelist.play.running import Finished, Running, advance, apply, begin, look
+from movelist.play.watchdog import telling_what_hangs
 from movelist.play.workers import Workers
 
 Array = NDArray[Any]
@@ -77,7 +79,7 @@ class SelfPlay:
         seed: Of the games; game number n of a run is the same whatever was played before it.
         share: Which of the games of an update are played here; together, several processes play those of one.
         opponents: Who moves some seats of some games; None lets the policy move all seats.
-        say: Told when a worker failed and its games are played again.
+        say: Told when a worker failed and its games are played again, and which game does not answer.
 
     Raises:
         GameError: The game cannot be sent to worker processes, and there are to be some.
@@ -95,6 +97,7 @@ class SelfPlay:
     ) -> None:
         self.game, self.settings, self.seed, self.share = game, settings, seed, share
         self.opponents = opponents
+        self.say = say
         self.num_started = 0
         self.workers = Workers(game, settings, say=say) if settings.rollout_workers else None
 
@@ -106,7 +109,7 @@ class SelfPlay:
         if self.opponents:
             policies += self.opponents.policies
             seats = self.opponents.seats(self.num_started + np.arange(num_episodes)[mine], self.game.num_players)
-        episodes = play_games(self.game, policies, seats, seeds, self.settings, self.workers)
+        episodes = play_games(self.game, policies, seats, seeds, self.settings, self.workers, self.say)
         self.num_started += num_episodes
         with span("game"):
             return episodes.check(game_name(self.game))
@@ -132,6 +135,7 @@ def play_games(
     seed_G: Array,
     settings: PlaySettings,
     workers: Workers | None = None,
+    say: Callable[[str], None] = say_on_standard_error,
 ) -> Episodes:
     """Play one game for each seed, at most `settings.num_games` at once.
 
@@ -142,6 +146,7 @@ def play_games(
         seed_G: int64 [G], each game's seed.
         settings: num_games, keep_forced and max_turns are read.
         workers: Who play them, with settings of their own; None plays them in this process.
+        say: Told which game does not answer, in this process; workers have their own.
 
     Returns:
         G episodes in the order of the seeds, unchecked; `controller_EP` is 0 for the seats of the first policy.
@@ -152,6 +157,14 @@ def play_games(
     """
     if workers:
         return workers.play(policies, seats_GP, seed_G)
+    with telling_what_hangs(say):
+        return _play_here(game, policies, seats_GP, seed_G, settings)
+
+
+def _play_here(
+    game: Game, policies: Sequence[Policy], seats_GP: Array, seed_G: Array, settings: PlaySettings
+) -> Episodes:
+    """As `play_games`, in this process."""
     recorder = Recorder(state_size(game))
     finished: dict[int, Finished] = {}
     running: list[Running] = []
@@ -159,8 +172,7 @@ def play_games(
     while num_started < len(seed_G) or running:
         with span("game"):
             while len(running) < settings.num_games and num_started < len(seed_G):
-                seed = int(seed_G[num_started])
-                slot = Running(num_started, seed, game.new_state(seed), game.num_players)
+                slot = begin(game, num_started, int(seed_G[num_started]))
                 num_started += 1
                 if advance(slot, settings, finished):
                     running.append(slot)
@@ -184,6 +196,5 @@ def _play_turn(slots: list[Running], policy: Policy, recorder: Recorder) -> None
     index_B, log_prob_B = policy.choose(turns)
     with span("game"):
         for slot, index in zip(slots, index_B.tolist(), strict=True):
-            slot.state.apply(index)
-            slot.turn += 1
+            apply(slot, index)
         recorder.add(np.array([slot.number for slot in slots]), turns, player_B, score_B, index_B, log_prob_B)

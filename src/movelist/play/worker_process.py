@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from movelist.core.errors import MovelistError
 from movelist.core.settings import PlaySettings
 from movelist.games.game import Game
-from movelist.play.running import Finished, Running, advance, look
+from movelist.play.running import Finished, Running, advance, apply, begin, look
 
 Array = NDArray[Any]
 READY = "ready"  # a worker's first message: it has its game
@@ -115,7 +115,7 @@ class Block:
         """
         memory = SharedMemory(create=True, size=8 * (1 + 6 * rows + capacity) + 4 * rows * state_size)
         block = cls(memory, BlockForm(memory.name, rows, state_size, capacity), to_unlink=True)
-        block.current[0] = NOBODY
+        block.forget()
         return block
 
     @classmethod
@@ -127,6 +127,11 @@ class Block:
         array: Array = np.ndarray(shape, dtype, self.memory.buf, self._used)
         self._used += array.nbytes
         return array
+
+    def forget(self) -> None:
+        """Nobody's game is in it."""
+        self.current[0] = NOBODY
+        self.number_B[:] = NOBODY
 
     def unlink(self) -> None:
         """Take the name away, once; on Windows the memory goes with its last user anyway."""
@@ -153,14 +158,13 @@ class _Half:
         finished: dict[int, Finished] = {}
         going = []
         for slot, index in zip(self._each(), self.block.choice_B[: len(self.running)].tolist(), strict=True):
-            slot.state.apply(index)
-            slot.turn += 1
+            apply(slot, index)
             if advance(slot, self.settings, finished):
                 going.append(slot)
         while len(going) < self.width and waiting:
             number, seed = waiting.popleft()
             self.block.current[0] = number
-            slot = Running(number, seed, self.game.new_state(seed), self.game.num_players)
+            slot = begin(self.game, number, seed)
             if advance(slot, self.settings, finished):
                 going.append(slot)
         self.running = going

@@ -92,7 +92,8 @@ def describe_update(settings: UpdateSettings, episodes: Episodes, totals: Totals
         f"{settings.epochs_per_update} epochs. It keeps about "
         f"{max(1, rollout_bytes(episodes, settings.epochs_per_update) >> 20):,} MB on the device."
     ]
-    if totals.episodes < 32:
+    raise_it = totals.episodes >= settings.update_frequency  # else it is time or data that bound them
+    if totals.episodes < 32 and raise_it:
         lines.append(
             f"Warning: {totals.episodes} episodes for an update make a noisy gradient and small network calls. "
             "Raise --update_frequency to 32 or more."
@@ -100,7 +101,7 @@ def describe_update(settings: UpdateSettings, episodes: Episodes, totals: Totals
     if num_minibatches < 4:
         lines.append(
             f"Warning: {num_minibatches} minibatches an epoch are few steps of learning for the games played. "
-            "Raise --update_frequency or lower --batch_size."
+            f"{'Raise --update_frequency or lower' if raise_it else 'Lower'} --batch_size."
         )
     return lines
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from movelist.core.errors import DataError, GameError, MissingExtraError, SettingsError
+from movelist.core.patience import Patience
 from movelist.core.settings import TrainSettings
 from movelist.data import recordings
 from movelist.data.episode import HUMAN, OTHER, POLICY, Episodes
@@ -130,7 +131,7 @@ def _wait_for_widths(folder: Path, max_seconds: float | None, say: Callable[[str
     Raises:
         DataError: None came within `max_seconds`.
     """
-    deadline, said = time.monotonic() + (max_seconds or math.inf), ""
+    deadline, said, patience = time.monotonic() + (max_seconds or math.inf), "", Patience()
     while True:
         try:
             return first_widths(recordings.find([folder]))
@@ -140,6 +141,8 @@ def _wait_for_widths(folder: Path, max_seconds: float | None, say: Callable[[str
             if error.what != said:
                 said = error.what
                 say(f"Waiting for the first episode in {folder}: {error}")
+            elif waited := patience.word_is_due():
+                say(f"Waiting for {waited} for the first episode in {folder}.")
             time.sleep(0.5)
 
 
@@ -351,11 +354,14 @@ class Watched(Recorded):
 
     def collect(self, policy: Policy, num_episodes: int) -> Episodes:
         """The next episodes that the engine wrote; none once it is time to stop. See `Supply`."""
+        patience = Patience()
         while True:
             self._look_until = time.monotonic() + LOOK_SECONDS
             episodes = super().collect(policy, num_episodes)
             if self.world.gather([len(episodes)]).any() or self._tired():
                 return episodes
+            if waited := patience.word_is_due():
+                self.say(f"Waiting for {waited} for {num_episodes:,} new episodes in {self.data.watched}.")
 
     def saved(self) -> None:
         """See `Supply`."""

@@ -24,16 +24,20 @@ class Counters:
         episodes: Trained on.
         seconds: Of training.
         best_win_rate: Of the checkpoint that best.json names; below 0 if there is none.
+        best_figures: What a new best is held against; see best.py.
         last_match: The last quick match, by its tags.
         matched_update: After which update that was.
+        last_figures: What decides of that match; see best.py.
     """
 
     steps: int = 0
     episodes: int = 0
     seconds: float = 0.0
     best_win_rate: float = -1.0
+    best_figures: dict[str, Any] = field(default_factory=dict)
     last_match: dict[str, float] = field(default_factory=dict)
     matched_update: int = -1
+    last_figures: dict[str, Any] = field(default_factory=dict)
     processes: int = 1
 
 

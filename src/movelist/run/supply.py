@@ -26,12 +26,14 @@ class Supply:
         each_update_counts: Whether somebody waits for each new policy.
         workers: Processes that play games, which may play matches too.
         from_recordings: Whether the episodes were played before.
+        plays: Whether games are played for the asking, so that it does no harm to ask for fewer of them.
     """
 
     done = 0.0
     each_update_counts = False
     workers: Workers | None = None
     from_recordings = False
+    plays = False
 
     def __init__(self, source: Source, lines: tuple[str, ...] = ()) -> None:
         self.source, self._lines = source, lines
@@ -77,6 +79,7 @@ class SelfPlaySupply(Supply):
     """
 
     source: SelfPlay
+    plays = True
 
     def __init__(
         self,

@@ -124,6 +124,7 @@ def _train(training: Training, console: Console) -> TrainResult:
         with stop_on_signals(log.say) as stop:
             training.say, training.stop = log.say, stop
             log.say_all(greeting(training))
+            log.table(counters.steps, "settings", training.settings.to_flat())
             with closing(training.source), training.watched():
                 try:
                     _loop(training, log)
@@ -181,6 +182,8 @@ def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
         result = training.final_match()
         how = f"Against random players: {result}." if result else "The match against random players was broken off."
         log.say(how)
+        if result:
+            log.table(counters.steps, "final_match", {name: result.to_json()[name] for name in vars(result)})
     log.say(
         f"Files: {quoted(training.folder.path)} (settings, metrics.jsonl, tensorboard, checkpoints; "
         f"the last is {saved.name})."

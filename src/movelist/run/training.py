@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import torch
 
 from movelist.core.errors import GameError, NonFiniteError, SaveError
 from movelist.core.settings import TrainSettings
-from movelist.data.episode import Episodes, Source
+from movelist.data.episode import Episodes, Source, concatenate
 from movelist.games.game import Game, game_name
 from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.device import choose_device, set_up
@@ -25,7 +26,7 @@ from movelist.measure.live import Live
 from movelist.play import arena
 from movelist.play.export import publish
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
-from movelist.run import checkpoint
+from movelist.run import best, checkpoint
 from movelist.run.bad_minibatch import keep_bad_minibatch
 from movelist.run.exactness import circumstances, restore_generators, what_differs
 from movelist.run.folder import RunFolder, numbered, quoted
@@ -36,8 +37,11 @@ from movelist.run.start import Counters, Saved, Update, check_start, model_shape
 from movelist.run.supply import SelfPlaySupply, Supply
 from movelist.run.totals import Totals
 
+MATCH_SEED = 0  # the same games for every match of a training
 QUICK_MATCH_GAMES = 200  # for the win rate shown during training
 SHARE_OF_SAVING = 0.01  # of the time, unless --save_every says otherwise
+UPDATES_IN_TIME = 2  # so many at least are to fit into max_seconds
+LEARN_TO_COLLECT = 1.0  # seconds of learning for each second of playing, before the first update has shown it
 
 
 def first_net(settings: TrainSettings, game: Game, world: World, parts: Parts) -> Network:
@@ -64,6 +68,9 @@ class Training:
         parts: What takes the place of that which the settings describe.
         net: From `first_net`; None makes it.
     """
+
+    _said_truncated = False  # whether it was warned of games that are cut off
+    _said_smaller = False  # and of updates that max_seconds makes smaller
 
     def __init__(
         self,
@@ -181,7 +188,7 @@ class Training:
         if self.live:
             self.live.begin()
         policy = self._policy()
-        episodes = self.supply.collect(policy, self.settings.update.update_frequency)
+        episodes = self._collect_in_time(policy)
         self.totals = Totals.of(episodes, self.world)
         self.supply.look_at(episodes, policy)
         if self.totals.episodes and not self.totals.steps:
@@ -191,6 +198,7 @@ class Training:
                 where=self.game_name,
                 do="Such a game needs no training; if only some episodes are so, raise --update_frequency.",
             )
+        self._warn_of_truncated(self.totals.truncated, self.totals.episodes)
         return episodes
 
     def _policy(self) -> Policy:
@@ -198,6 +206,62 @@ class Training:
         if self.parts.policy:
             return self.parts.policy(self.net)
         return NetPolicy(self.net, use_amp=self.settings.update.use_amp)
+
+    def _collect_in_time(self, policy: Policy) -> Episodes:
+        """The episodes of an update; in self-play by the clock, as many as let several updates fit into max_seconds.
+
+        How long games take is known once some were played: the first update plays one for each process, then each time
+        twice as many as so far, until the next ones would take too long. What was started is always played to its end.
+        """
+        wanted, limit = self.settings.update.update_frequency, self.settings.run.max_seconds
+        if limit is None or not self.supply.plays:
+            return self.supply.collect(policy, wanted)
+        most_seconds = limit / UPDATES_IN_TIME
+        if self.counters.episodes:
+            each = max(self.counters.seconds, 1e-9) / self.counters.episodes
+            size = min(wanted, max(self.world.size, int(most_seconds / each)))
+            self._say_if_smaller(size, each)
+            return self.supply.collect(policy, size)
+        parts: list[Episodes] = []
+        played, size, began = 0, min(self.world.size, wanted), time.monotonic()
+        while True:
+            started = time.monotonic()
+            parts.append(self.supply.collect(policy, size))
+            now = time.monotonic()
+            total, each = self.world.gather([now - began, (now - started) / size]).mean(axis=0).tolist()
+            played, total, each = played + size, *(seconds * (1 + LEARN_TO_COLLECT) for seconds in (total, each))
+            size = min(played, wanted - played)
+            decided = Totals.of(parts[-1], self.world).steps > 0
+            late = decided and len(parts) > 1 and total + each * size > most_seconds  # the first one starts much else
+            if not size or late:
+                break
+        self._say_if_smaller(played, each)
+        return concatenate(parts)
+
+    def _say_if_smaller(self, played: int, each: float) -> None:
+        """Say once that updates are smaller than asked for, where a game takes so many seconds."""
+        run, wanted = self.settings.run, self.settings.update.update_frequency
+        seconds = each * wanted
+        if played < wanted and seconds > (run.max_seconds or math.inf) / UPDATES_IN_TIME and not self._said_smaller:
+            self._said_smaller = True
+            self.say(
+                f"Warning: an update of {wanted:,} games would take about {seconds:,.0f} s, and --max_seconds is "
+                f"{run.max_seconds:,g}: updates are of fewer games, for now of {played:,}. Give it more time, "
+                "and they are whole."
+            )
+
+    def _warn_of_truncated(self, truncated: int, episodes: int) -> None:
+        """Say once that games are cut off, and so what wins and returns are worth."""
+        if self._said_truncated or not truncated or truncated < arena.MANY_TRUNCATED * episodes:
+            return
+        self._said_truncated = True
+        by, do = f" at --max_turns {self.settings.play.max_turns:,}", "Raise --max_turns until games come to their end."
+        if self.supply.from_recordings:
+            by, do = "", "Let the recorded games be played to their end where you can."
+        self.say(
+            f"Warning: {truncated:,} of {episodes:,} games ({truncated / episodes:.1%}) were cut off{by}. Learning "
+            f"takes their end for what it is, but win rates and returns count them as they stood. {do}"
+        )
 
     def prepare(self, episodes: Episodes) -> Prepared:
         """Values, missing log-probs, advantages."""
@@ -238,20 +302,26 @@ class Training:
         if self.saved.file and self.saved.update == self.learner.num_updates:
             return self.saved.file
         started = time.monotonic()
-        best = self.counters.last_match["arena/win_rate"] if self._is_best() else None
-        counters = self.counters if best is None else replace(self.counters, best_win_rate=best)
-        path = self.world.first(lambda: self._write(counters, best))
+        is_best, counters = self._is_best(), self.counters
+        if is_best:
+            now = counters.last_figures
+            reached, rate = best.highest(now, self._best_figures()), counters.last_match["arena/win_rate"]
+            counters = replace(counters, best_figures=reached, best_win_rate=rate)
+        path = self.world.first(lambda: self._write(counters, is_best))
         if isinstance(path, SaveError):
             raise SaveError(path.what, got=path.got, where=path.where, do=self._last_good())
         self.counters = counters
         self.saved = Saved(self.learner.num_updates, path, time.monotonic(), time.monotonic() - started)
         return path
 
-    def _write(self, counters: Counters, best: float | None) -> Path | SaveError:
+    def _write(self, counters: Counters, is_best: bool) -> Path | SaveError:
         """The file; or why there is none, for all processes to hear."""
         keep = self.settings.run.keep_checkpoints
+        shown = {name.removeprefix("arena/"): value for name, value in counters.last_match.items()}
         try:
-            path = self.folder.save(self.learner.num_updates, self._state(counters), keep=keep, best=best)
+            path = self.folder.save(
+                self.learner.num_updates, self._state(counters), keep=keep, best=shown if is_best else None
+            )
             self.supply.saved()
         except SaveError as error:
             return error
@@ -289,9 +359,17 @@ class Training:
         return self.supply.each_update_counts or self._is_best() or bool(self.world.gather([late])[0, 0])
 
     def _is_best(self) -> bool:
-        """Whether the present weights did better in their quick match than all before."""
-        now = self.counters.matched_update == self.learner.num_updates
-        return now and self.counters.last_match["arena/win_rate"] > self.counters.best_win_rate
+        """Whether the present weights did no worse in their quick match than the best before."""
+        counters = self.counters
+        now = counters.matched_update == self.learner.num_updates and bool(counters.last_figures)
+        return now and best.at_least_as_good(counters.last_figures, self._best_figures())
+
+    def _best_figures(self) -> best.Figures:
+        """What a new best is held against; nothing before the first."""
+        counters = self.counters
+        if counters.best_figures or counters.best_win_rate < 0:
+            return counters.best_figures
+        return best.known_win_rate(counters.best_win_rate, QUICK_MATCH_GAMES)  # of a run of an older version
 
     def _last_good(self) -> str:
         if self.saved.file is None:
@@ -354,7 +432,12 @@ class Training:
         """Greedy play against random players."""
         policy = NetPolicy(self.net, greedy=True)
         play, workers = self.settings.play, self.supply.workers
-        return arena.match(policy, RandomPolicy(), self.game, num_games=num_games, play=play, workers=workers)
+        result = arena.match(
+            policy, RandomPolicy(), self.game, num_games=num_games, seed=MATCH_SEED, play=play, workers=workers,
+            say=self.say,
+        )  # fmt: skip
+        self._warn_of_truncated(result.truncated, result.num_games)
+        return result
 
     def final_match(self) -> arena.MatchResult | None:
         """The match at the end of the training; None if a signal breaks it off, and in all processes but the first.
@@ -365,11 +448,28 @@ class Training:
             return None
         try:
             with break_off_on_signals():
-                return self._match(self.settings.run.eval_games)
+                result = self._match(self.settings.run.eval_games)
         except KeyboardInterrupt:
             return None
         finally:
             self.source.close()  # the workers started once more
+        self._keep_final_match(result)
+        return result
+
+    def _keep_final_match(self, result: arena.MatchResult) -> None:
+        """Write final_match.json; that it does not fit on the disk costs no training."""
+        played = {
+            "opponent": "random",
+            "checkpoint": self.saved.file.name if self.saved.file else None,
+            "steps": self.counters.steps,
+            "seed": MATCH_SEED,
+            "greedy": True,
+            "max_turns": self.settings.play.max_turns,
+        }
+        try:
+            self.folder.write_json("final_match.json", played | result.to_json())
+        except SaveError as error:
+            self.say(f"Warning: {error}")
 
     def quick_match(self) -> dict[str, float]:
         """A first impression of the strength, every few updates, for the display and to find the best checkpoint."""
@@ -377,7 +477,12 @@ class Training:
         if not run.eval_games or self.learner.num_updates % run.eval_every:
             return {}
         result = self.world.first(lambda: self._match(min(QUICK_MATCH_GAMES, run.eval_games)))
-        self.counters.last_match = {"arena/win_rate": result.win_rate, "arena/mean_return": result.mean_return}
+        self.counters.last_match = {
+            "arena/win_rate": result.win_rate,
+            "arena/mean_return": result.mean_return,
+            "arena/truncated_share": result.truncated_share,
+        }
+        self.counters.last_figures = best.figures(result, self.game.num_players)
         self.counters.matched_update = self.learner.num_updates
         return self.counters.last_match
 
@@ -399,6 +504,7 @@ class Training:
             "charts/SPS": totals.steps / seconds,
             "charts/episodes": float(self.counters.episodes),
             "charts/episodic_length": totals.turns / totals.episodes,
+            "charts/truncated_share": totals.truncated / totals.episodes,
             "legal/actions_per_second": totals.actions / seconds,
             "legal/actions_per_step": totals.actions / max(1, totals.steps),
             "legal/decision_share": totals.steps / max(1, totals.turns),
