@@ -47,8 +47,9 @@ def train(game: str | Game | None = None, **settings: Any) -> TrainResult:
         settings = preset(name, settings.get("device", "auto")) | settings
     if game is None or isinstance(game, str):
         return train_settings(TrainSettings.from_flat(settings | ({"game": game} if game else {})))
-    check_game(game, num_games=1)
-    return train_settings(TrainSettings.from_flat(settings | {"game": game_name(game)}), game)
+    chosen = TrainSettings.from_flat(settings | {"game": game_name(game)})
+    check_game(game, num_games=1, max_turns=chosen.play.max_turns, cut_off=True)
+    return train_settings(chosen, game)
 
 
 def match(
