@@ -203,7 +203,7 @@ def test_waiting_for_workers_counts_as_the_game(made):
 
 
 FAULTS = [
-    ("raise", "ZeroDivisionError: no piece left at {file}, line "),
+    ("raise", "the game's own code failed: ZeroDivisionError: no piece left at {file}, line "),
     ("exit", "ended with exit code 3"),
     pytest.param("kill", "ended by SIGKILL, from outside or for lack of memory", marks=posix_only),
     pytest.param("segfault", "ended by SIGSEGV", marks=posix_only),
@@ -237,6 +237,7 @@ def test_a_worker_that_fails_again_stops_the_run(fault, text, made):
     assert len(said) == 1
     assert caught.value.exit_code == 1
     if fault == "raise":
+        assert f"(game with seed {SEEDS[5]}, turn 3)" in str(caught.value)
         assert "in perhaps_fail" in caught.value.__notes__[0]
     assert multiprocessing.active_children() == []  # closed before the error is seen
     assert_gone(made)

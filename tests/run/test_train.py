@@ -901,3 +901,28 @@ def test_training_in_a_thread(tmp_path, trained):
     assert len(results) == 1
     assert learnt(tmp_path / "thread") == learnt(trained[0].folder)
     assert os.listdir(tmp_path) == ["thread"]
+
+
+def test_the_check_before_training_plays_no_longer_than_training_does(tmp_path):
+    """A game that hardly ever ends is cut off there; the check by itself takes it for one that does not end."""
+    settings = {**SMALL, "max_turns": 5, "eval_games": 0, "out": tmp_path / "run"}
+    del settings["game"]
+    assert movelist.train(Odd(most_turns=10**9), **settings).folder == tmp_path / "run"
+    with pytest.raises(GameError, match=r"^a game does not end: got 5 turns"):
+        movelist.check_game(Odd(most_turns=10**9), max_turns=5)
+
+
+def test_what_is_no_game_is_refused_before_a_folder_is_written(tmp_path):
+    class Narrow(Odd):
+        def new_state(self, seed):
+            np.random.RandomState(seed)
+            return super().new_state(seed)
+
+    settings = {name: value for name, value in SMALL.items() if name != "game"}
+    for game, message in [
+        (Odd, "a game is wanted, not its class"),
+        (Narrow(), "the game's own code failed: ValueError"),
+    ]:
+        with pytest.raises(GameError, match=f"^{message}"):
+            movelist.train(game, **settings, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

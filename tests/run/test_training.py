@@ -19,6 +19,7 @@ from movelist.play.policy import NetPolicy, RandomPolicy
 from movelist.play.selfplay import SelfPlay
 from movelist.run.folder import RunFolder
 from movelist.run.greeting import describe_update, greeting, without_effect
+from movelist.run.recorded import OpenData
 from movelist.run.start import model_shape
 from movelist.run.totals import Totals
 from movelist.run.training import Training
@@ -386,11 +387,11 @@ def test_first_games_without_a_decision_are_not_all_of_an_update(tmp_path, monke
 
 def test_a_watched_folder_that_stays_silent_is_spoken_of(tmp_path, monkeypatch):
     monkeypatch.setattr(patience, "FIRST_SECONDS", 0.0)
-    waiting, said = training(tmp_path / "run", update_frequency=64), []
+    settings = settings_of(data=[tmp_path], watch=True, update_frequency=64)
+    watched = OpenData(Widths("odd", 2, (4,), "float32"), watched=tmp_path)
+    waiting, said = Training(settings, Odd(), RunFolder(tmp_path / "run"), data=watched), []
     waiting.say = said.append
-    waiting.settings = settings_of(data=[tmp_path], watch=True, update_frequency=64)
-    nobody = nothing(Widths("odd", 2, (4,), "float32"))
-    monkeypatch.setattr(waiting, "_collect_in_time", lambda policy: nobody)
-    monkeypatch.setattr(waiting, "_tired", lambda: len(said) == 3)
+    monkeypatch.setattr(waiting.source, "collect", lambda *asked: nothing(watched.widths))
+    monkeypatch.setattr(waiting.supply, "_tired", lambda: len(said) == 3)
     waiting.collect()
     assert said == [f"Waiting for 0 s for 64 new episodes in {tmp_path}."] * 3

@@ -370,8 +370,13 @@ def _refuse_step(episodes: Episodes, step: int, what: str, where: str, field: st
     expected = None
     if field == "chosen_N":
         expected = f"0 to {episodes.action_offsets[step + 1] - episodes.action_offsets[step] - 1}"
-    _refuse(what, place, field, got=got, expected=expected)
+    do = None
+    if field == "action_id_A":
+        do = "Name each action once, as list(dict.fromkeys(actions)) does; the chosen index then refers to that list."
+    _refuse(what, place, field, got=got, expected=expected, do=do)
 
 
-def _refuse(what: str, where: str, field: str, got: object = None, expected: object = None) -> None:
-    raise DataError(what, got=got, expected=expected, where=f"{where}, field {field}")
+def _refuse(
+    what: str, where: str, field: str, got: object = None, expected: object = None, do: str | None = None
+) -> None:
+    raise DataError(what, got=got, expected=expected, where=f"{where}, field {field}", do=do)

@@ -20,7 +20,7 @@ from movelist.data.episode import Episodes, Share, everything
 from movelist.games.game import Game, game_name, state_size
 from movelist.play.policy import Policy, Turns, derive_seeds
 from movelist.play.recorder import Recorder
-from movelist.play.running import Finished, Running, advance, apply, begin, look
+from movelist.play.running import Finished, Running, advance, look, play, start
 from movelist.play.watchdog import telling_what_hangs
 from movelist.play.workers import Workers
 
@@ -172,7 +172,8 @@ def _play_here(
     while num_started < len(seed_G) or running:
         with span("game"):
             while len(running) < settings.num_games and num_started < len(seed_G):
-                slot = begin(game, num_started, int(seed_G[num_started]))
+                seed = int(seed_G[num_started])
+                slot = start(game, num_started, seed, seats_GP.shape[1])
                 num_started += 1
                 if advance(slot, settings, finished):
                     running.append(slot)
@@ -195,6 +196,5 @@ def _play_turn(slots: list[Running], policy: Policy, recorder: Recorder) -> None
         turns = Turns(state_BS, count_B, action_id_A, seed_B, turn_B)
     index_B, log_prob_B = policy.choose(turns)
     with span("game"):
-        for slot, index in zip(slots, index_B.tolist(), strict=True):
-            apply(slot, index)
+        play(slots, index_B.tolist())
         recorder.add(np.array([slot.number for slot in slots]), turns, player_B, score_B, index_B, log_prob_B)

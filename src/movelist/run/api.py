@@ -82,11 +82,12 @@ def train(
     if name := settings.get("preset"):
         settings = preset(name, settings.get("device", "auto")) | settings
     own = game if game is not None and not isinstance(game, str) else None
-    if own is not None:
-        check_game(own, num_games=1)
     named = {} if game is None else {"game": game if isinstance(game, str) else game_name(game)}
+    chosen = TrainSettings.from_flat(settings | named)
+    if own is not None:
+        check_game(own, num_games=1, max_turns=chosen.play.max_turns, cut_off=True)
     resolved, parts = handed_in(
-        TrainSettings.from_flat(settings | named),
+        chosen,
         net=net,
         state_encoder=state_encoder,
         opponents=opponents,
