@@ -73,7 +73,9 @@ def save_for_ever(path):
         while True:
             number += 1
             metrics.add(json.dumps({"step": number, "filler": "x" * 300}).encode("utf-8") + b"\n")
-            folder.save(number, state_of(number), keep=KEEP, best=number / 1e6 if number % 5 == 0 else None)
+            folder.save(
+                number, state_of(number), keep=KEEP, best={"win_rate": number / 1e6} if number % 5 == 0 else None
+            )
 
 
 def die_at(number):

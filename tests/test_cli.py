@@ -437,7 +437,7 @@ def test_match_for_programs(capsys, kuhn):
     assert out.count("\n") == 1
     read = json.loads(out)
     whole = {"num_games", "wins", "draws", "losses", "win_rate", "draw_rate", "mean_return"}
-    whole |= {"win_rate_interval", "draw_rate_interval", "mean_return_interval"}
+    whole |= {"win_rate_interval", "draw_rate_interval", "mean_return_interval", "truncated", "truncated_share"}
     assert set(read) == whole | {"seats"}
     assert read["num_games"] == 20
     assert len(read["win_rate_interval"]) == 2

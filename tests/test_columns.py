@@ -17,12 +17,12 @@ from movelist.data.episode import concatenate
 from movelist.data.loader import RecordedSource, RecordingStream, StoreStream
 from movelist.data.record_rules import columns_of
 from movelist.data.store import Store, StoreWriter
-from movelist.games.game import game_columns
+from movelist.games.columns import game_columns
 from movelist.learn.batch import Rollout, plan_batches
 from movelist.learn.learner import Learner
-from movelist.learn.model import ModelShape, PolicyValueNet
+from movelist.learn.model import ModelShape, Network, PolicyValueNet
 from movelist.learn.parallel import World
-from movelist.play.policy import RandomPolicy
+from movelist.play.policy import NetPolicy, RandomPolicy
 from movelist.play.selfplay import SelfPlay
 from movelist.run import checkpoint
 from recorded import assert_equal, read_all, record, with_step, write_lines
@@ -185,6 +185,35 @@ def test_a_network_of_ones_own_learns_from_them():
     assert not torch.equal(net.from_hint.weight, before)
     with pytest.raises(SettingsError, match="compile is for networks without further columns: got hint, worth"):
         Learner(net, replace(settings, compile="on"), World(CPU))
+
+
+class OwnNet(Network):
+    """Scores an action by its worth and the step's hint alone."""
+
+    column_names = ("hint", "worth")
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.score, self.value = torch.nn.Linear(2, 1), torch.nn.Linear(shape.state_size, 1)
+
+    def values(self, state_BS):
+        return self.value(state_BS).squeeze(-1)
+
+    def forward(self, state_BS, encoded_U, step_A, unique_A, order=None, *, hint, worth):
+        return self.score(worth / 1000).squeeze(-1) * hint[step_A, 1], self.values(state_BS)
+
+
+def test_a_network_of_ones_own_plays_by_them():
+    torch.manual_seed(0)
+    net = OwnNet(ModelShape(state_size=3, hidden_dim=8))
+    source = SelfPlay(Hinting(), PlaySettings())
+    episodes = source.collect(NetPolicy(net), 20)
+    learner = Learner(net, TrainSettings.from_flat({"batch_size": 512, "epochs_per_update": 1}).update, World(CPU))
+    metrics = learner.update(learner.prepare(episodes))
+    assert abs(metrics["losses/approx_kl"]) < 1e-9  # what it learns from is what it played by
+    state, actions = np.zeros(3, np.float32), [1, 2]
+    with pytest.raises(DataError, match=r"the turns lack a column that the network looks at: .*expected hint"):
+        NetPolicy(net).probabilities(state, actions)
 
 
 def test_training_goes_on_with_them(tmp_path):

@@ -90,6 +90,20 @@ def test_no_recording_at_all_is_wrong_use(tmp_path, capsys):
         assert "no recording is named" in said(capsys)[1]
 
 
+def test_check_says_how_many_games_were_cut_off(tmp_path, capsys):
+    """A win rate of games that nobody finished is none; from one in a hundred on it is said."""
+    cut = record(end="truncated", final_states=[[1, 2], [3, 4]])
+    for number, whole, says in [(1, 99, True), (1, 100, False), (0, 5, False)]:
+        file = write_lines(tmp_path / f"{number}-{whole}.jsonl", *[cut] * number, *[record()] * whole)
+        assert main(["check", str(file), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert (told["truncated"], told["truncated_share"]) == (number, number / (number + whole))
+        assert main(["check", str(file)]) == 0
+        out = capsys.readouterr().out
+        assert ("note: 1.0% of the games were cut off: " in out) == says
+        assert f"{number} of them truncated ({number / (number + whole):.1%})" in out
+
+
 def test_check_of_a_store_says_json_too(tmp_path, capsys):
     data = write_lines(tmp_path / "a.jsonl", record())
     assert main(["convert", str(data), "--out", str(tmp_path / "store")]) == 0

@@ -20,6 +20,7 @@ PACKAGE = ROOT / "src" / "movelist"
 HOUSE: dict[str, list[str]] = {
     "core": [
         "errors",
+        "by_name",
         "checks",
         "settings",
         "benchmark_settings",
@@ -28,6 +29,7 @@ HOUSE: dict[str, list[str]] = {
         "ragged",
         "returns",
         "metrics",
+        "patience",
     ],
     "data": [
         "column",
@@ -48,7 +50,7 @@ HOUSE: dict[str, list[str]] = {
         "loader",
         "watch",
     ],
-    "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
+    "games": ["game", "columns", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
     "play": [
         *(
@@ -58,6 +60,7 @@ HOUSE: dict[str, list[str]] = {
             "worker_process",
             "worker",
             "workers",
+            "watchdog",
             "selfplay",
             "cluster",
             "arena",
@@ -80,10 +83,13 @@ HOUSE: dict[str, list[str]] = {
     "run": [
         *("growing_file", "events", "log", "seal", "lock", "folder", "exactness", "checkpoint", "bad_minibatch"),
         *(
+            "start",
+            "parts",
+            "supply",
             "recorded",
             "totals",
             "signals",
-            "start",
+            "best",
             "training",
             "greeting",
             "train",

@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from movelist.core.ragged import Segments
     from movelist.core.settings import TrainSettings
     from movelist.data.episode import Episodes, Source
+    from movelist.games.catalog import make_game
     from movelist.games.game import Game, State, check_game
-    from movelist.learn.model import ModelShape, PolicyValueNet
-    from movelist.play.policy import NetPolicy, RandomPolicy
+    from movelist.learn.model import ModelShape, Network, PolicyValueNet
+    from movelist.play.policy import NetPolicy, Policy, RandomPolicy
+    from movelist.play.selfplay import Opponents
     from movelist.run.api import export, load, match, train
+    from movelist.run.start import Update
 
 _HOME = {
     "MovelistError": "core.errors",
@@ -34,8 +37,13 @@ _HOME = {
     "State": "games.game",
     "check_game": "games.game",
     "ModelShape": "learn.model",
+    "Network": "learn.model",
     "PolicyValueNet": "learn.model",
     "NetPolicy": "play.policy",
+    "Opponents": "play.selfplay",
+    "Policy": "play.policy",
+    "Update": "run.start",
+    "make_game": "games.catalog",
     "RandomPolicy": "play.policy",
     "export": "run.api",
     "load": "run.api",
@@ -48,15 +56,20 @@ __all__ = [
     "ModelShape",
     "MovelistError",
     "NetPolicy",
+    "Network",
+    "Opponents",
+    "Policy",
     "PolicyValueNet",
     "RandomPolicy",
     "Segments",
     "Source",
     "State",
     "TrainSettings",
+    "Update",
     "check_game",
     "export",
     "load",
+    "make_game",
     "match",
     "train",
 ]

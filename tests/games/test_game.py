@@ -8,6 +8,8 @@ import pytest
 from movelist.core.errors import GameError
 from movelist.games.game import GameReport, action_encoder, check_game, game_name, state_size
 
+SEED = random.Random(0).randint(0, 2**63 - 1)  # of check_game's first game
+
 
 class RaceState:
     """Two players take 1 to 3 from a heap of about ten; who takes the last one wins."""
@@ -97,11 +99,11 @@ def test_current_player_out_of_range(player):
         return 0 if self.left > 5 else player
 
     # A fresh state has more than 5, so the fault shows later.
-    message = complaint(race(current_player=current_player), seed=2)
+    message = complaint(race(current_player=current_player), seed=8)
     assert message.startswith(
         f"current_player is no seat: got {player!r}, expected 0 to 1, or None when the game is over"
     )
-    assert "(Race, seed 2, turn " in message
+    assert f"(Race, seed {random.Random(8).randint(0, 2**63 - 1)}, turn " in message
     assert message.endswith("Play chance turns inside new_state and apply.")
 
 
@@ -125,7 +127,11 @@ def test_the_whole_range_of_ids_is_accepted():
         (True, "an action id is not an integer"),
         (1.0, "an action id is not an integer"),
         (np.float64(3), "an action id is not an integer"),
-        ("3", "an action id is not an integer: got '3', expected an integer, -2^63 to 2^64 - 1 (Race, seed 0, turn 1)"),
+        (
+            "3",
+            "an action id is not an integer: got '3', expected an integer, -2^63 to 2^64 - 1 "
+            f"(Race, seed {SEED}, turn 1)",
+        ),
         (None, "an action id is not an integer"),
         (2**64, "an action id does not fit 64 bits: got 18446744073709551616, expected an integer, -2^63 to 2^64 - 1"),
         (-(2**63) - 1, "an action id does not fit 64 bits: got -9223372036854775809"),
@@ -134,12 +140,12 @@ def test_the_whole_range_of_ids_is_accepted():
 def test_ids_that_are_no_64_bit_integers(action_id, what):
     message = complaint(race(legal_actions=lambda self: [5, action_id]))
     assert message.startswith(what)
-    assert message.endswith("(Race, seed 0, turn 1). Pack it into 64 bits.")
+    assert message.endswith(f"(Race, seed {SEED}, turn 1). Pack it into 64 bits.")
 
 
 def test_empty_list():
     message = complaint(race(legal_actions=lambda self: [1] if self.left > 3 else []))
-    assert message.startswith("there is no legal action: expected at least one (Race, seed 0, turn ")
+    assert message.startswith(f"there is no legal action: expected at least one (Race, seed {SEED}, turn ")
     assert message.endswith("Offer a pass, or let the game be over.")
 
 
@@ -147,9 +153,10 @@ def test_empty_list():
 def test_duplicate_ids(twins):
     message = complaint(race(legal_actions=lambda self: twins))
     duplicate = 4 if 4 in twins else -1  # the same 64 bits, signed and unsigned
-    assert (
-        message
-        == f"an id is there twice: got {duplicate}, expected ids that differ within one list (Race, seed 0, turn 1)"
+    assert message == (
+        f"an id is there twice: got {duplicate}, expected ids that differ within one list "
+        f"(Race, seed {SEED}, turn 1). "
+        "Name each action once, as list(dict.fromkeys(actions)) does; apply's index then refers to that list."
     )
 
 
@@ -158,7 +165,7 @@ def test_an_id_outside_the_table(action_id):
     game = race(legal_actions=lambda self: [0, action_id])
     game.action_encoder, game.num_actions = "table", 3
     assert complaint(game).startswith(
-        f"an id is not in the table: got {action_id}, expected 0 to 2 (Race, seed 0, turn 1)"
+        f"an id is not in the table: got {action_id}, expected 0 to 2 (Race, seed {SEED}, turn 1)"
     )
 
 
@@ -171,14 +178,14 @@ def test_observe_changing_its_width():
 
 def test_observe_of_another_width_for_another_seat():
     message = complaint(race(observe=lambda self, player: [1.0] * (3 + player)))
-    assert "got 4 values for player 1, expected 3 as in a fresh state (Race, seed 0, turn 1)" in message
+    assert f"got 4 values for player 1, expected 3 as in a fresh state (Race, seed {SEED}, turn 1)" in message
 
 
 @pytest.mark.parametrize(("value", "shown"), [(float("nan"), "nan"), (float("inf"), "inf"), (1e39, "inf")])
 def test_observe_not_finite(value, shown):
     game = race(observe=lambda self, player: [1.0, value if self.left < 5 else 0.0])
     message = complaint(game)
-    assert message.startswith(f"an observation is not finite: got {shown} at 1 (Race, seed 0, turn ")
+    assert message.startswith(f"an observation is not finite: got {shown} at 1 (Race, seed {SEED}, turn ")
 
 
 @pytest.mark.parametrize(("shape", "shown"), [((2, 3), "(2, 3)"), ((), "()"), ((0,), "(0,)")])
@@ -200,7 +207,7 @@ def test_returns(returns):
     message = complaint(race(returns=lambda self: returns))
     assert message == (
         f"returns is not one finite number for each seat: got {returns}, expected 2 finite numbers "
-        "(Race, seed 0, turn 1)"
+        f"(Race, seed {SEED}, turn 1)"
     )
 
 
@@ -270,13 +277,13 @@ def test_states_that_share_their_board():
 
     game = Race()
     game.state_class = Shared
-    assert "seed 0, turn " in complaint(game)
+    assert f"seed {SEED}, turn " in complaint(game)
 
 
 def test_a_game_that_never_ends():
     game = race(apply=lambda self, index: None)
     assert complaint(game, max_turns=50) == (
-        "a game does not end: got 50 turns (Race, seed 0). "
+        f"a game does not end: got 50 turns (Race, seed {SEED}). "
         "Let current_player return None at the end, or raise max_turns."
     )
 
@@ -315,3 +322,178 @@ def test_action_encoder():
     with pytest.raises(GameError) as caught:
         action_encoder(game)
     assert str(caught.value) == "no such action encoder: got 'embedding', expected 'bits' or 'table' (Race)"
+
+
+# --- The questions that training asks
+
+
+@pytest.mark.parametrize("bits", [32, 31])
+def test_a_generator_that_takes_few_bits_of_a_seed_is_told_the_cure(bits):
+    class Narrow(RaceState):
+        def __init__(self, game, seed):
+            if seed >= 2**bits:
+                raise ValueError(f"Seed must be between 0 and 2**{bits} - 1")
+            super().__init__(game, seed)
+
+    game = Race()
+    game.state_class = Narrow
+    with pytest.raises(GameError) as caught:
+        check_game(game, num_games=1)
+    message = str(caught.value)
+    assert message.startswith("the game's own code failed: ValueError: Seed must be between 0 and 2**")
+    assert f"(game with seed {SEED}, new_state)" in message
+    assert message.endswith(
+        f"Seeds are 0 to 2^63 - 1, and this one is taken as seed % 2**{bits}: let new_state do that."
+    )
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_seeds_are_those_of_the_whole_range():
+    seeds = []
+    game = Race()
+    game.state_class = lambda game, seed: seeds.append(seed) or RaceState(game, seed)
+    check_game(game, num_games=50)
+    assert 2**62 < max(seeds) < 2**63
+    assert min(seeds) >= 0
+    assert len(set(seeds)) == 51  # each game twice, and one state more for the width
+
+
+def test_a_game_that_training_would_cut_off_is_none_that_does_not_end():
+    game = race(apply=lambda self, index: None)
+    report = check_game(game, num_games=2, max_turns=50, cut_off=True)
+    assert (report.num_cut_off, report.num_steps) == (2, 100)
+    assert ", cut off 2" in str(report)
+    assert check_game(Race(), cut_off=True).num_cut_off == 0
+
+
+@pytest.mark.parametrize("method", ["current_player", "legal_actions", "observe", "apply", "returns", "action_name"])
+def test_an_exception_in_the_games_own_code_is_named_with_seed_and_turn(method):
+    def fail(self, *arguments):
+        if self.left < 8 or method == "apply":
+            raise KeyError("no\ncard")
+        return getattr(RaceState, method)(self, *arguments) if method != "action_name" else "take"
+
+    with pytest.raises(GameError) as caught:
+        check_game(race(**{method: fail}))
+    message = str(caught.value)
+    assert message.startswith(f"the game's own code failed: KeyError: 'no\\ncard' at {__file__}, line ")
+    assert f"(Race, seed {SEED}, turn " in message
+    assert message.endswith("Called from Python, movelist.train and movelist.check_game show its traceback.")
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("method", ["action_name", "describe"])
+def test_words_that_are_no_text(method):
+    message = complaint(race(**{method: lambda self, which: which}))
+    assert message.startswith(f"{method} does not return text: got ")
+
+
+def test_a_class_in_place_of_a_game():
+    for ask in (check_game, state_size):
+        with pytest.raises(GameError) as caught:
+            ask(Race)
+        assert (
+            str(caught.value) == "a game is wanted, not its class: got Race, expected an instance. Write Race() for it."
+        )
+
+
+@pytest.mark.parametrize(("returns", "shown"), [(None, "None"), (0.0, "0.0"), (["a", "b"], "['a', 'b']"), ([], "[]")])
+def test_returns_that_are_no_row_of_numbers(returns, shown):
+    message = complaint(race(returns=lambda self: returns))
+    assert message.startswith(f"returns is not one finite number for each seat: got {shown}, expected 2 finite numbers")
+
+
+def test_a_player_that_is_a_bool():
+    message = complaint(race(current_player=lambda self: bool(self.player) if self.left else None))
+    assert message.startswith("current_player is no seat: got False, expected 0 to 1, or None when the game is over")
+    assert message.endswith("Write int(...) around it.")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"), [(iter, "list_iterator"), (set, "set"), (dict.fromkeys, "dict"), (lambda ids: "12", "str")]
+)
+def test_legal_actions_that_are_no_row(make, kind):
+    message = complaint(race(legal_actions=lambda self: make([1, 2])))
+    assert message.startswith(
+        f"legal_actions is not a row of ids: got {kind}, expected a list, a tuple or an array [A]"
+    )
+    assert message.endswith("Return a list: list(...), and sorted(...) of a set.")
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (1e38, "an observation is too large to learn from: got 1e+38 at 1, expected at most 1e+16"),
+        (2**60 + 1, "an observation is an integer that float32 would round: got 1152921504606846977 at 1, expected"),
+        (-(2**24) - 1, "an observation is an integer that float32 would round: got -16777217 at 1, expected at most"),
+        (2**70 + 1, "an observation is an integer that float32 would round: got 1180591620717411303425 at 1"),
+    ],
+)
+def test_observations_that_training_cannot_use(value, what):
+    message = complaint(race(observe=lambda self, player: [0, value if self.left < 8 else 0]))
+    assert message.startswith(what)
+
+
+@pytest.mark.parametrize("values", [[2**24, -(2**24), 2**30], [0.1, 12345678.9, -1e15], [True, False, True]])
+def test_observations_that_float32_holds(values):
+    assert check_game(race(observe=lambda self, player: values)).state_size == 3
+
+
+def test_num_players_changing_with_the_seed():
+    class Several(RaceState):
+        def __init__(self, game, seed):
+            super().__init__(game, seed)
+            game.num_players = 2 + seed % 2
+
+    game = Race()
+    game.state_class = Several
+    with pytest.raises(GameError) as caught:
+        check_game(game)
+    assert str(caught.value).startswith(
+        "num_players changes with the seed: got 3, expected 2 as before (game with seed"
+    )
+    assert str(caught.value).endswith("Make one game for each number of players.")
+
+
+# --- What is allowed and worth knowing
+
+
+def test_an_observation_that_never_changes_is_noted():
+    (note,) = check_game(race(observe=lambda self, player: [1.0])).notes
+    assert note == "observe shows the same numbers to every seat at every turn, so play cannot depend on them"
+    assert note in str(check_game(race(observe=lambda self, player: [1.0])))
+    assert check_game(Race()).notes == ()
+
+
+def _filled(self, player):
+    self.row[:] = [self.left, player, 0]
+    return self.row
+
+
+def _listed(self):
+    self.game.ids[:] = RaceState.legal_actions(self)
+    return self.game.ids
+
+
+@pytest.mark.parametrize("owner", ["state", "game"])
+def test_an_array_that_all_seats_share_is_noted(owner):
+    class Reusing(RaceState):
+        observe = _filled
+
+        def __init__(self, game, seed):
+            super().__init__(game, seed)
+            self.row = game.row if owner == "game" else np.zeros(3, np.float32)
+
+    game = Race()
+    game.row, game.state_class = np.zeros(3, np.float32), Reusing
+    (note,) = check_game(game).notes
+    assert note.startswith("observe hands out the same array again with other content: training copies it")
+
+
+def test_a_list_that_all_states_share_is_noted():
+    game = race(legal_actions=_listed)
+    game.ids = []
+    (note,) = check_game(game).notes
+    assert note.startswith("legal_actions hands out the same array again with other content")
+    constant = (1, 2)
+    assert check_game(race(legal_actions=lambda self: constant[: max(1, min(2, self.left))])).notes == ()

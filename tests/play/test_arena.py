@@ -47,7 +47,9 @@ def test_wilson_interval_stays_inside_and_is_symmetric():
 
 def test_score_by_hand():
     """Two wins, one draw, one loss; returns 3, 1, 0, -2."""
-    total = score(np.array([3.0, 1.0, 0.0, -2.0]), np.array([1, 1, 0, -1]))
+    truncated = np.array([False, True, False, False])
+    total = score(np.array([3.0, 1.0, 0.0, -2.0]), np.array([1, 1, 0, -1]), truncated)
+    assert (total.truncated, total.truncated_share) == (1, 0.25)
     assert (total.num_games, total.wins, total.draws, total.losses) == (4, 2, 1, 1)
     assert (total.win_rate, total.draw_rate, total.mean_return) == (0.625, 0.25, 0.5)
     # Deviation sqrt((6.25 + 0.25 + 0.25 + 6.25) / 3) = 2.0817, over sqrt(4), times 1.96: 2.0400.
@@ -74,7 +76,15 @@ def test_score_by_hand():
     ],
 )
 def test_who_has_won(returns, seat, outcome):
-    assert outcomes(np.array([returns], float))[0, seat] == outcome
+    for unit in (1.0, 1e-12, 1e12):  # of whatever size a point is
+        assert outcomes(unit * np.array([returns], float))[0, seat] == outcome
+
+
+def test_what_is_left_of_sums_that_cancel_is_no_victory():
+    left_over = 0.1 + 0.2 - 0.3
+    assert left_over > 0
+    assert outcomes(np.array([[left_over, 0.0], [0.3, 0.1]])).tolist() == [[0, 0], [1, -1]]
+    assert outcomes(np.array([[1e12, -1e12], [0.5, -0.5]])).tolist() == [[1, -1], [1, -1]]
 
 
 # --- Matches
@@ -178,6 +188,20 @@ def test_a_return_that_is_no_number_is_no_loss():
 def test_max_turns_ends_the_games_of_a_match():
     result = match(RandomPolicy(), RandomPolicy(), Odd(most_turns=10**9), num_games=4, play=PlaySettings(max_turns=50))
     assert result.num_games == 4
+
+
+def test_games_that_were_cut_off_are_counted_and_said():
+    """The seat that leads seems to win each game, and none was played out."""
+    lead = Scripted(2, [(0, [1, 2], [2, -2])] + [(1, [1, 2], [0, 0])] * 99 + [(1, [1, 2], [-5, 5])])
+    cut = match(RandomPolicy(), RandomPolicy(), lead, num_games=10, play=PlaySettings(max_turns=50))
+    assert [seat.win_rate for seat in cut.seats] == [1.0, 0.0]
+    assert (cut.truncated, cut.truncated_share) == (10, 1.0)
+    assert [(seat.truncated, seat.truncated_share) for seat in cut.seats] == [(5, 1.0), (5, 1.0)]
+    assert (cut.to_json()["truncated"], cut.to_json()["seats"][0]["truncated_share"]) == (10, 1.0)
+    assert str(cut).endswith("10 games, 10 of them (100.0%) cut off at max_turns")
+    whole = match(RandomPolicy(), RandomPolicy(), lead, num_games=10)
+    assert [seat.win_rate for seat in whole.seats] == [0.0, 1.0]
+    assert (whole.truncated, "cut off" in str(whole)) == (0, False)
 
 
 def test_openspiel_tic_tac_toe_has_draws():

@@ -164,3 +164,17 @@ def test_without_onnx_the_extra_is_named(monkeypatch):
         onnx_graph.build(NET, "ort", {}, value=False)
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
+
+
+@needs_onnx
+@pytest.mark.parametrize("wrong", [-1, -7, 7])
+def test_an_id_outside_the_table_is_no_row_of_it(wrong):
+    runtime = pytest.importorskip("onnxruntime")
+    model = onnx_graph.build(TABLE, "ort", {}, value=False)
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    inputs = {"state": np.zeros((1, 5), np.float32), "segment": np.zeros(2, np.int64)}
+    session.run(None, inputs | {"actions": np.array([0, 6])})
+    with pytest.raises(Exception, match="out of data bounds"):
+        session.run(None, inputs | {"actions": np.array([0, wrong])})

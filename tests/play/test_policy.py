@@ -353,3 +353,81 @@ def test_game_seeds_are_numbered():
     whole = derive_seeds(7, 1, 0, 1000)
     np.testing.assert_array_equal(derive_seeds(7, 1, 300, 5), whole[300:305])
     assert derive_seeds(7, 1, 0, 0).size == 0
+
+
+def test_act_without_a_seed_draws_anew():
+    policy = NetPolicy(net_with_logits([0.0] * 50))
+    assert len({policy.act([0.0], range(50))[0] for _ in range(50)}) > 10
+    greedy = NetPolicy(net_with_logits([0.0, 3.0, 1.0]), greedy=True)
+    assert {greedy.act([0.0], range(3))[0] for _ in range(20)} == {1}
+
+
+@pytest.mark.parametrize("method", ["act", "probabilities"])
+@pytest.mark.parametrize("ids", [[5, 7, 5], [1, 1], [2**64 - 1, 3, -1]])
+def test_a_list_that_names_an_action_twice_is_refused(method, ids):
+    with pytest.raises(DataError, match=r"names an action twice: got .*\. Name each once, as list\(dict\.fromkeys"):
+        getattr(NetPolicy(small_net()), method)([0, 0, 0, 0], ids)
+
+
+# --- What a policy keeps
+
+
+def test_what_is_kept_is_bounded_and_choices_stay_the_same():
+    policy, net = NetPolicy(small_net()), small_net()
+    policy.most_rows = 100
+    for seed in range(60):  # about 50 new ids each
+        turns = some_turns(10, seed=seed)
+        index_B, log_prob_B = policy.choose(turns)
+        expected_B, expected_log_prob_B = NetPolicy(net).choose(turns)
+        assert np.array_equal(index_B, expected_B)
+        np.testing.assert_allclose(log_prob_B, expected_log_prob_B, atol=ROUNDING)
+        assert len(policy._known_id_R) <= 100
+        assert len(policy._half_RH) <= 100
+
+
+def test_more_ids_in_one_call_than_are_kept_are_scored_all_the_same():
+    policy = NetPolicy(small_net())
+    policy.most_rows = 3
+    turns = some_turns(20)
+    for _ in range(2):
+        np.testing.assert_allclose(policy.log_probs(turns), NetPolicy(small_net()).log_probs(turns), atol=ROUNDING)
+
+
+def test_what_is_kept_is_computed_once_for_each_id(monkeypatch):
+    policy, computed = NetPolicy(small_net()), []
+    real = policy.net.pair_action
+    monkeypatch.setattr(policy.net, "pair_action", lambda encoded: computed.append(len(encoded)) or real(encoded))
+    turns = same_list([0.0] * 30, 5)
+    wide = Turns(np.zeros((5, 4), np.float32), *(getattr(turns, name) for name in
+                 ("count_B", "action_id_A", "seed_B", "turn_B")))  # fmt: skip
+    for _ in range(3):
+        policy.choose(wide)
+    assert computed == [30]
+
+
+def test_halves_are_kept_in_the_precision_in_which_they_are_used():
+    net = small_net().to(torch.bfloat16)
+    policy = NetPolicy(net)
+    half = net.pair_action(net.encode_ids(torch.tensor([3])))
+    policy.log_probs(some_turns(3))
+    assert policy._half_RH.dtype == half.dtype
+
+
+def test_a_policy_plays_the_weights_that_its_network_had():
+    net, turns = small_net(), some_turns(40)
+    policy = NetPolicy(net)
+    policy.log_probs(pick(turns, range(20)))  # half of the ids are known before the weights move
+    expected = NetPolicy(small_net()).log_probs(turns)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(1.0)
+    np.testing.assert_allclose(policy.log_probs(turns), expected, atol=ROUNDING)
+    assert net.pair_weight.requires_grad  # the network itself goes on training
+
+
+def test_a_layer_that_draws_lots_in_training_does_not_while_acting():
+    encoder = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(0.5))
+    net = PolicyValueNet(ModelShape(state_size=4, hidden_dim=16), state_encoder=encoder)
+    policy, turns = NetPolicy(net), some_turns(5)
+    assert np.array_equal(policy.log_probs(turns), policy.log_probs(turns))
+    assert net.training

@@ -102,7 +102,7 @@ def choices(reader, path, lines):
 def lists(net, num_steps=200):
     state_BS, action_id_A, segments = random_lists(net, num_steps, np.random.default_rng(5))
     offsets = segments.offsets.numpy()
-    ids = [action_id_A[start:end] for start, end in pairwise(offsets)]
+    ids = [np.array(list(dict.fromkeys(action_id_A[start:end].tolist()))) for start, end in pairwise(offsets)]
     if net.shape.action_encoder == "bits":
         ids[0] = np.array(EDGE_IDS)
     return state_BS, ids

@@ -15,7 +15,7 @@ from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, RandomPolicy, Turns, derive_seeds
 from movelist.play.selfplay import GAMES, SelfPlay, play_games
-from play.toys import Odd, Picker, Scripted, ScriptedState
+from play.toys import Odd, OddState, Picker, Scripted, ScriptedState
 
 
 def play(game, policies, *, num_games=20, seed=0, seats=None, **settings):
@@ -367,11 +367,14 @@ def test_bad_ids_are_refused(ids, message):
     assert ids == [3, 3] or f"({where})" in str(caught.value)
 
 
-def test_bad_numbers_are_refused_with_game_episode_and_step():
+def test_bad_numbers_are_refused_with_seed_and_turn():
     game = Scripted(2, [(0, [1, 2], [0.0, 0.0]), (0, [1, 2], [np.nan, 0.0])])
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(GameError) as caught:
         SelfPlay(game, PlaySettings()).collect(RandomPolicy(), 2)
-    assert str(caught.value) == "a reward is not a finite number: got nan (scripted, episode 0, step 1, field reward_N)"
+    assert str(caught.value) == (
+        "returns is not one finite number for each seat: got [nan, 0.0], expected 2 finite numbers "
+        f"(game with seed {derive_seeds(0, GAMES, 0, 1)[0]}, turn 2)"
+    )
 
 
 @pytest.mark.parametrize("player", [-1, 2])
@@ -380,7 +383,10 @@ def test_a_player_that_there_is_not_is_named(player):
     with pytest.raises(GameError) as caught:
         play(game, [RandomPolicy()], num_games=1)
     where = f"game with seed {derive_seeds(0, GAMES, 0, 1)[0]}, turn 1"
-    assert str(caught.value) == f"there is no such player: got {player}, expected 0 to 1, or None ({where})"
+    assert str(caught.value) == (
+        f"current_player is no seat: got {player}, expected 0 to 1, or None when the game is over ({where}). "
+        "Play chance turns inside new_state and apply."
+    )
 
 
 @pytest.mark.parametrize("view", [[7.0], [1.0, 2.0, 3.0]])
@@ -405,5 +411,108 @@ def test_returns_of_too_few_seats_are_named(max_turns):
 
     game = Scripted(2, [(0, [1, 2], [0.0, 0.0])] * 2)
     game.new_state = lambda seed: Short(game)
-    with pytest.raises(GameError, match=r"there is not one return for each seat: got 1, expected 2 \(game with seed"):
+    with pytest.raises(GameError, match=r"^returns is not .*: got \[0.0\], expected 2 finite numbers \(game with seed"):
         play(game, [RandomPolicy()], num_games=1, max_turns=max_turns)
+
+
+# --- Games that use their memory again, and games whose own code fails
+
+
+class Reusing(OddState):
+    """Every state of the game fills the same list and the same array."""
+
+    def legal_actions(self):
+        self.game.ids[:] = super().legal_actions()
+        return self.game.ids
+
+    def observe(self, player):
+        self.game.row[:] = super().observe(player)
+        return self.game.row
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_turns": 3}, {"keep_forced": True}])
+def test_a_game_may_fill_the_same_list_and_array_again(settings):
+    game = Odd(3)
+    game.ids, game.row = [], np.zeros(4, np.float32)
+    game.new_state = lambda seed: Reusing(game, seed)
+    assert_same(play(game, [RandomPolicy()], **settings), play(Odd(3), [RandomPolicy()], **settings))
+
+
+@pytest.mark.parametrize("method", ["current_player", "legal_actions", "observe", "apply", "returns"])
+def test_an_exception_in_the_games_own_code_is_named_with_seed_and_turn(method):
+    class Failing(ScriptedState):
+        pass
+
+    def fail(self, *arguments):
+        if self.turn == 1:
+            raise ZeroDivisionError("no piece\nleft")
+        return getattr(ScriptedState, method)(self, *arguments)
+
+    setattr(Failing, method, fail)
+    game = Scripted(2, [(0, [1, 2], [0.0, 0.0])] * 3)
+    game.new_state = lambda seed: Failing(game)
+    with pytest.raises(GameError) as caught:
+        play(game, [RandomPolicy()], num_games=1)
+    seed = derive_seeds(0, GAMES, 0, 1)[0]
+    message = str(caught.value)
+    assert message.startswith(f"the game's own code failed: ZeroDivisionError: no piece left at {__file__}, line ")
+    assert f"(game with seed {seed}, turn 1). Called from Python" in message
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_game_that_does_not_start_is_named_with_its_seed():
+    game = Odd()
+    game.new_state = lambda seed: OddState(game, seed) if seed < 2**32 else np.random.RandomState(seed)
+    with pytest.raises(GameError, match=r"^the game's own code failed: ValueError: Seed must be .* seed % 2\*\*32"):
+        play(game, [RandomPolicy()], num_games=1)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "message"),
+    [
+        ("returns", None, "returns is not one finite number for each seat: got None"),
+        ("current_player", True, "current_player is no seat: got True"),
+        ("legal_actions", iter([1, 2]), "legal_actions is not a row of ids: got list_iterator"),
+        ("legal_actions", {1, 2}, "legal_actions is not a row of ids: got set"),
+        ("observe", [0, 2**60 + 1], "an observation is an integer that float32 would round: got 1152921504606846977"),
+        ("observe", [0.0, -1e38], "an observation is too large to learn from: got -1e+38 at 1"),
+        ("observe", [0.0, np.nan], "an observation is not finite: got nan at 1"),
+        ("observe", [0.0, "x"], "observe does not return numbers: got could not convert string to float"),
+    ],
+)
+def test_what_the_check_refuses_is_refused_in_self_play(method, answer, message):
+    class Wrong(ScriptedState):
+        pass
+
+    def wrong(self, *arguments):
+        return answer if self.turn == 1 else getattr(ScriptedState, method)(self, *arguments)
+
+    setattr(Wrong, method, wrong)
+    game = Scripted(2, [(0, [1, 2], [0.0, 0.0])] * 3)
+    game.new_state = lambda seed: Wrong(game)
+    with pytest.raises(GameError) as caught:
+        play(game, [RandomPolicy()], num_games=1)
+    assert str(caught.value).startswith(message)
+    assert f"game with seed {derive_seeds(0, GAMES, 0, 1)[0]}, turn 1" in str(caught.value)
+
+
+def test_num_players_that_changes_is_named():
+    game = Odd()
+
+    def new_state(seed):
+        game.num_players = 3
+        return OddState(game, seed)
+
+    seats = np.zeros((1, 2), np.int64)
+    game.new_state = new_state
+    with pytest.raises(GameError, match=r"^num_players changes with the seed: got 3, expected 2 as before"):
+        play_games(game, [RandomPolicy()], seats, derive_seeds(0, GAMES, 0, 1), PlaySettings())
+
+
+def test_an_action_named_twice_is_told_the_cure():
+    game = Scripted(2, [(0, [3, 3], [0.0, 0.0])])
+    with pytest.raises(DataError) as caught:
+        SelfPlay(game, PlaySettings()).collect(RandomPolicy(), 2)
+    assert str(caught.value).endswith(
+        "Name each action once, as list(dict.fromkeys(actions)) does; the chosen index then refers to that list."
+    )

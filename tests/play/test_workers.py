@@ -17,6 +17,7 @@ import psutil
 import pytest
 import torch
 
+from movelist.core import patience
 from movelist.core.errors import GameError, WorkerError
 from movelist.core.metrics import span_hook
 from movelist.core.settings import PlaySettings
@@ -202,7 +203,7 @@ def test_waiting_for_workers_counts_as_the_game(made):
 
 
 FAULTS = [
-    ("raise", "ZeroDivisionError: no piece left at {file}, line "),
+    ("raise", "the game's own code failed: ZeroDivisionError: no piece left at {file}, line "),
     ("exit", "ended with exit code 3"),
     pytest.param("kill", "ended by SIGKILL, from outside or for lack of memory", marks=posix_only),
     pytest.param("segfault", "ended by SIGSEGV", marks=posix_only),
@@ -236,6 +237,7 @@ def test_a_worker_that_fails_again_stops_the_run(fault, text, made):
     assert len(said) == 1
     assert caught.value.exit_code == 1
     if fault == "raise":
+        assert f"(game with seed {SEEDS[5]}, turn 3)" in str(caught.value)
         assert "in perhaps_fail" in caught.value.__notes__[0]
     assert multiprocessing.active_children() == []  # closed before the error is seen
     assert_gone(made)
@@ -507,3 +509,32 @@ if __name__ == "__main__":
     with started(tmp_path, script) as process:
         out, error = process.communicate(timeout=120)
     assert (process.returncode, out, error) == (0, "48\n", "")
+
+
+# --- Silence
+
+
+def test_a_worker_that_does_not_answer_is_named_again_and_again(monkeypatch, tmp_path):
+    """Until somebody ends it; then what it had to play is played once more."""
+    monkeypatch.setattr(patience, "FIRST_SECONDS", 0.3)
+    heard = []
+
+    def say(text):
+        heard.append(text)
+        hanging = [line for line in heard if f"game with seed {SEEDS[5]}" in line and "Waiting" in line]
+        if len(hanging) == 2 and text is hanging[1]:
+            for child in multiprocessing.active_children():
+                child.kill()
+
+    game = Timed(fault="hang", seed=SEEDS[5], mark=tmp_path / "mark")
+    (episodes,) = collect(game, 1, say=say)
+    assert len(episodes) == 20
+    waiting = [line for line in heard if line.startswith("Waiting for ") and "starting" not in line]
+    assert len(waiting) >= 2
+    assert all(f"worker 0: game with seed {SEEDS[5]}, turn 3 or after." in line for line in waiting)
+
+
+def test_a_worker_that_is_still_starting_is_said_to(monkeypatch):
+    crew = Workers(Timed(), PlaySettings(rollout_workers=1))
+    one = worker.Worker(4, b"", crew.settings, 3)
+    assert one.whereabouts() == "worker 4, which is starting"

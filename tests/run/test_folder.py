@@ -131,7 +131,7 @@ def test_a_folder_with_checkpoints_but_without_settings_is_refused(run):
 
 
 def test_the_best_checkpoint_is_kept_and_can_be_asked_for(run):
-    run.save(2, some_state(2), keep=2, best=0.75)
+    run.save(2, some_state(2), keep=2, best={"win_rate": 0.75})
     for number in (3, 4, 5):
         run.save(number, some_state(number), keep=2)
     assert [name for name in names(run.checkpoints) if name.endswith(".pt")] == [
@@ -143,7 +143,7 @@ def test_the_best_checkpoint_is_kept_and_can_be_asked_for(run):
     assert json.loads(best.read_text(encoding="utf-8")) == {"file": "update-000002.pt", "win_rate": 0.75}
     assert weights(load(best)) == weights(some_state(2))
     assert weights(load(run.checkpoints / "latest.json")) == weights(load(run.path)) == weights(some_state(5))
-    run.save(6, some_state(6), keep=1, best=0.8)
+    run.save(6, some_state(6), keep=1, best={"win_rate": 0.8})
     assert [name for name in names(run.checkpoints) if name.endswith(".pt")] == ["update-000006.pt"]
 
 

@@ -95,6 +95,19 @@ def test_tensorboard_has_the_same_numbers(tmp_path):
     assert math.isnan(loss[1].value)
 
 
+def test_tensorboard_shows_names_and_values_as_a_text(tmp_path):
+    with Log(tmp_path, tensorboard=True, console=plain()[0]) as log:
+        log.table(7, "settings", {"lr": 0.001, "game": "斗地主"})
+    events = events_of(tmp_path)
+    (event,) = events.Tensors("settings")
+    assert event.step == 7
+    (text,) = event.tensor_proto.string_val
+    assert text.decode("utf-8") == "| name | value |\n|---|---|\n| lr | 0.001 |\n| game | 斗地主 |"
+    assert events.SummaryMetadata("settings").plugin_data.plugin_name == "text"
+    with Log(tmp_path / "none", tensorboard=False, console=plain()[0]) as log:
+        log.table(7, "settings", {"lr": 0.001})  # nobody reads it there
+
+
 def test_no_tensorboard_on_demand(tmp_path):
     with Log(tmp_path, tensorboard=False, console=plain()[0]) as log:
         log.update(100, METRICS, progress=0.1)

@@ -80,22 +80,28 @@ def test_when_a_checkpoint_is_saved(tmp_path, monkeypatch, flat, save_seconds, e
     assert numbers == expected
 
 
+def note_match(training, rate):
+    """A quick match so long that its win rate is known to a hundredth."""
+    training.counters.last_match = {"arena/win_rate": rate}
+    training.counters.last_figures = {"win_rate": (rate, rate - 0.01, rate + 0.01)}
+    training.counters.matched_update = training.learner.num_updates
+
+
 def test_the_best_of_the_quick_matches_is_kept(tmp_path, monkeypatch):
-    """A tie does not move it; the score is part of the checkpoint, so a resumed run compares with it."""
+    """A tie goes to the newer; the figures are part of the checkpoint, so a resumed run compares with them."""
     scores = iter([0.4, 0.7, 0.7, 0.5, 0.6, 0.8, 0.1])
 
     def quick_match(training):
         if training.learner.num_updates % 2 == 0:
-            training.counters.last_match = {"arena/win_rate": next(scores)}
-            training.counters.matched_update = training.learner.num_updates
+            note_match(training, next(scores))
         return {}
 
     monkeypatch.setattr(Training, "quick_match", quick_match)
     numbers = saved_updates(monkeypatch)
     best = tmp_path / "checkpoints" / "best.json"
     for stop, name, rate in [
-        (9, "update-000004.pt", 0.7),
-        (11, "update-000004.pt", 0.7),
+        (9, "update-000006.pt", 0.7),
+        (11, "update-000006.pt", 0.7),
         (14, "update-000012.pt", 0.8),
     ]:
         with monkeypatch.context() as patch:
@@ -106,7 +112,7 @@ def test_the_best_of_the_quick_matches_is_kept(tmp_path, monkeypatch):
         assert files == [name, f"update-{stop:06d}.pt"]
         assert checkpoint.load(tmp_path)["counters"]["best_win_rate"] == rate
     assert checkpoint.load(best)["learner"]["num_updates"] == 12
-    assert numbers == [2, 4, 9, 11, 12, 14]  # a new best is saved at once, or its weights would be gone
+    assert numbers == [2, 4, 6, 9, 11, 12, 14]  # a new best is saved at once, or its weights would be gone
 
 
 # --- No space
@@ -173,8 +179,7 @@ def test_a_best_checkpoint_that_did_not_fit_does_not_count(tmp_path, monkeypatch
 
     def quick_match(training):
         if rate := scores.get(training.learner.num_updates):
-            training.counters.last_match = {"arena/win_rate": rate}
-            training.counters.matched_update = training.learner.num_updates
+            note_match(training, rate)
         return {}
 
     monkeypatch.setattr(Training, "quick_match", quick_match)

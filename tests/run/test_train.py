@@ -145,16 +145,27 @@ def test_a_game_that_fails_in_a_worker_ends_the_run_with_what_was_learnt(tmp_pat
     assert result.steps >= 100
 
 
+def shown_texts(folder):
+    """The tags of TensorBoard's page of texts."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    return sorted(events.PluginTagToContent("text"))
+
+
 def test_a_training_from_start_to_end(tmp_path):
     result, text = run(tmp_path / "run", eval_games=20, tensorboard=True, save_every=1, keep_checkpoints=2)
     folder = tmp_path / "run"
     assert sorted(path.name for path in folder.iterdir()) == [
         "checkpoints",
+        "final_match.json",
         "metrics.jsonl",
         "settings.json",
         "tensorboard",
     ]
     assert next((folder / "tensorboard").iterdir()).name.startswith("events.out.tfevents")
+    assert shown_texts(folder) == ["final_match", "settings"]
     saved = [f"update-{number:06d}.pt" for number in (result.updates - 1, result.updates)]
     assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["latest.json", *saved]
     assert result.folder == folder
@@ -890,3 +901,28 @@ def test_training_in_a_thread(tmp_path, trained):
     assert len(results) == 1
     assert learnt(tmp_path / "thread") == learnt(trained[0].folder)
     assert os.listdir(tmp_path) == ["thread"]
+
+
+def test_the_check_before_training_plays_no_longer_than_training_does(tmp_path):
+    """A game that hardly ever ends is cut off there; the check by itself takes it for one that does not end."""
+    settings = {**SMALL, "max_turns": 5, "eval_games": 0, "out": tmp_path / "run"}
+    del settings["game"]
+    assert movelist.train(Odd(most_turns=10**9), **settings).folder == tmp_path / "run"
+    with pytest.raises(GameError, match=r"^a game does not end: got 5 turns"):
+        movelist.check_game(Odd(most_turns=10**9), max_turns=5)
+
+
+def test_what_is_no_game_is_refused_before_a_folder_is_written(tmp_path):
+    class Narrow(Odd):
+        def new_state(self, seed):
+            np.random.RandomState(seed)
+            return super().new_state(seed)
+
+    settings = {name: value for name, value in SMALL.items() if name != "game"}
+    for game, message in [
+        (Odd, "a game is wanted, not its class"),
+        (Narrow(), "the game's own code failed: ValueError"),
+    ]:
+        with pytest.raises(GameError, match=f"^{message}"):
+            movelist.train(game, **settings, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

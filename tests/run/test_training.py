@@ -1,23 +1,29 @@
 """What a training says before it starts, and which network it builds."""
 
+import json
 import types
 
+import numpy as np
 import pytest
 import torch
 
-from movelist.core.errors import GameError, SettingsError
+from movelist.core import patience
+from movelist.core.errors import GameError, SaveError, SettingsError
 from movelist.core.settings import TrainSettings
+from movelist.data.loader import nothing
+from movelist.data.record_format import Widths
 from movelist.games.catalog import make_game
 from movelist.learn import device
 from movelist.learn.parallel import World
-from movelist.play.policy import RandomPolicy
+from movelist.play.policy import NetPolicy, RandomPolicy
 from movelist.play.selfplay import SelfPlay
 from movelist.run.folder import RunFolder
 from movelist.run.greeting import describe_update, greeting, without_effect
+from movelist.run.recorded import OpenData
 from movelist.run.start import model_shape
 from movelist.run.totals import Totals
 from movelist.run.training import Training
-from play.toys import Odd
+from play.toys import Odd, OddState
 
 CPU = torch.device("cpu")
 
@@ -140,14 +146,21 @@ def play(num_episodes):
     ],
 )
 def test_small_updates_are_warned_of(num_episodes, batch_size, accumulation, warnings):
-    update = settings_of(batch_size=batch_size, gradient_accumulation_steps=accumulation).update
-    episodes = play(num_episodes)
+    flat = {"batch_size": batch_size, "gradient_accumulation_steps": accumulation, "update_frequency": num_episodes}
+    update, episodes = settings_of(**flat).update, play(num_episodes)
     first, *others = describe_update(update, episodes, totals(episodes))
     assert [line.startswith(start) for line, start in zip(others, warnings, strict=True)] == [True] * len(warnings)
     assert first.startswith(f"An update: {num_episodes} episodes = about {episodes.num_steps:,} steps with ")
     minibatches = -(-episodes.num_steps // (batch_size * accumulation))
     assert f" = {minibatches:,} minibatch" in first
     assert f" of up to {batch_size * accumulation:,} steps x 4 epochs." in first
+
+
+def test_a_smaller_update_than_was_asked_for_is_not_to_be_asked_for_again():
+    """Time or data bound it; a higher --update_frequency would change nothing."""
+    episodes = play(5)
+    _, warning = describe_update(settings_of(batch_size=10_000).update, episodes, totals(episodes))
+    assert warning.endswith("for the games played. Lower --batch_size.")
 
 
 def test_exactly_four_minibatches_are_enough():
@@ -238,3 +251,147 @@ def test_only_the_first_process_plays_the_match_at_the_end(tmp_path):
     assert first.final_match().num_games == 4
     first.world = World(CPU, rank=1, size=2)  # a word to the others would find no group and raise
     assert first.final_match() is None
+
+
+def test_the_final_match_is_kept_in_the_run_folder(tmp_path):
+    """With what it takes to play it again."""
+    finished = training(tmp_path, eval_games=4, max_turns=3)
+    path = finished.save()
+    result = finished.final_match()
+    kept = json.loads((tmp_path / "final_match.json").read_text(encoding="utf-8"))
+    assert {name: kept.pop(name) for name in ("opponent", "checkpoint", "steps", "seed", "greedy", "max_turns")} == {
+        "opponent": "random", "checkpoint": path.name, "steps": 0, "seed": 0, "greedy": True, "max_turns": 3,
+    }  # fmt: skip
+    assert kept == json.loads(json.dumps(result.to_json()))
+
+
+def test_a_final_match_that_does_not_fit_on_the_disk_is_still_handed_out(tmp_path, monkeypatch):
+    finished, said = training(tmp_path, eval_games=4), []
+    finished.say = said.append
+
+    def no_space(name, content):
+        raise SaveError("a file cannot be written", got="No space left on device", where=name)
+
+    monkeypatch.setattr(finished.folder, "write_json", no_space)
+    assert finished.final_match().num_games == 4
+    assert said == ["Warning: a file cannot be written: got No space left on device (final_match.json)"]
+
+
+# --- Games that are cut off
+
+
+def test_games_that_are_cut_off_are_warned_of_once(tmp_path):
+    cut, said = training(tmp_path, Odd(most_turns=10**9), max_turns=5, update_frequency=8, eval_games=4), []
+    cut.say = said.append
+    for _ in range(2):
+        cut.collect()
+        cut.quick_match()
+    assert said == [
+        "Warning: 8 of 8 games (100.0%) were cut off at --max_turns 5. Learning takes their end for what it is, but "
+        "win rates and returns count them as they stood. Raise --max_turns until games come to their end."
+    ]
+    assert cut.pace(cut.totals, collect_seconds=1.0, learn_seconds=1.0)["charts/truncated_share"] == 1.0
+
+
+def test_a_match_alone_can_be_what_is_warned_of(tmp_path):
+    """Greedy games may never end where drawn ones do."""
+    greedy, said = training(tmp_path, Odd(most_turns=10**9), max_turns=5, eval_games=4, eval_every=1), []
+    greedy.say = said.append
+    assert greedy.quick_match()["arena/truncated_share"] == 1.0
+    assert [line.startswith("Warning: 4 of 4 games (100.0%) were cut off") for line in said] == [True]
+
+
+@pytest.mark.parametrize(("truncated", "warns"), [(0, 0), (9, 0), (10, 1), (1000, 1)])
+def test_less_than_a_hundredth_of_games_cut_off_is_not_worth_a_word(tmp_path, truncated, warns):
+    some, said = training(tmp_path), []
+    some.say = said.append
+    some._warn_of_truncated(truncated, 1000)
+    assert len(said) == warns
+
+
+# --- Little time
+
+
+class Slow(Odd):
+    """Each game that is played takes `seconds` on the clock that is given; a look at a fresh state is free."""
+
+    def __init__(self, clock, seconds):
+        super().__init__()
+        self.clock, self.seconds = clock, seconds
+
+    def new_state(self, seed):
+        self.clock[0] += self.seconds * (seed != 0)
+        return super().new_state(seed)
+
+
+def slow_training(folder, monkeypatch, seconds, **flat):
+    clock = [0.0]
+    monkeypatch.setattr("movelist.run.training.time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    slow, said = training(folder, Slow(clock, seconds), update_frequency=64, **flat), []
+    slow.say = said.append
+    return slow, said
+
+
+def test_an_update_much_longer_than_max_seconds_is_said_and_made_of_fewer_games(tmp_path, monkeypatch):
+    """A game takes 1 s and its learning as much: 1, 1 and 2 games are 8 s; 4 more would be beyond half of the 20 s."""
+    slow, said = slow_training(tmp_path, monkeypatch, 1.0, max_seconds=20.0)
+    assert len(slow.collect()) == 4
+    assert said == [
+        "Warning: an update of 64 games would take about 128 s, and --max_seconds is 20: updates are of fewer games, "
+        "for now of 4. Give it more time, and they are whole."
+    ]
+    slow.count(slow.totals, seconds=8.0)
+    assert len(slow.collect()) == 5  # of 2 s each, in 10 s
+    assert len(said) == 1
+    assert slow.source.num_started == 9
+
+
+@pytest.mark.parametrize("flat", [{"max_seconds": 1e6}, {"max_seconds": None}])
+def test_with_time_enough_an_update_has_the_games_asked_for(tmp_path, monkeypatch, flat):
+    slow, said = slow_training(tmp_path, monkeypatch, 1.0, **flat)
+    first = slow.collect()
+    assert (len(first), said) == (64, [])
+    slow.count(slow.totals, seconds=128.0)
+    assert len(slow.collect()) == 64
+    plain = SelfPlay(Odd(), slow.settings.play).collect(NetPolicy(slow.net), 64)
+    assert np.array_equal(first.chosen_N, plain.chosen_N)  # the same games, in parts
+    assert np.array_equal(first.return_EP, plain.return_EP)
+
+
+def test_games_too_slow_for_any_limit_are_played_two_at_least(tmp_path, monkeypatch):
+    """The first one pays for the start; how long games take is known from the second one on."""
+    slow, said = slow_training(tmp_path, monkeypatch, 100.0, max_seconds=3.0)
+    assert len(slow.collect()) == 2
+    assert said[0].startswith("Warning: an update of 64 games would take about 12,800 s, and --max_seconds is 3: ")
+    slow.count(slow.totals, seconds=400.0)
+    assert len(slow.collect()) == 1
+
+
+def test_first_games_without_a_decision_are_not_all_of_an_update(tmp_path, monkeypatch):
+    """Only from the ninth game on there is something to decide."""
+    slow, _ = slow_training(tmp_path, monkeypatch, 100.0, max_seconds=3.0)
+    deal = OddState._deal
+
+    def forced(state):
+        deal(state)
+        if sum(seed != 0 for seed in slow.game.seeds) <= 8:
+            state.hand = state.hand[:1]
+
+    monkeypatch.setattr(OddState, "_deal", forced)
+    episodes = slow.collect()
+    assert (len(episodes), episodes.num_steps > 0) == (16, True)
+
+
+# --- An engine that is silent
+
+
+def test_a_watched_folder_that_stays_silent_is_spoken_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(patience, "FIRST_SECONDS", 0.0)
+    settings = settings_of(data=[tmp_path], watch=True, update_frequency=64)
+    watched = OpenData(Widths("odd", 2, (4,), "float32"), watched=tmp_path)
+    waiting, said = Training(settings, Odd(), RunFolder(tmp_path / "run"), data=watched), []
+    waiting.say = said.append
+    monkeypatch.setattr(waiting.source, "collect", lambda *asked: nothing(watched.widths))
+    monkeypatch.setattr(waiting.supply, "_tired", lambda: len(said) == 3)
+    waiting.collect()
+    assert said == [f"Waiting for 0 s for 64 new episodes in {tmp_path}."] * 3

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
+from movelist.core.by_name import HANDED_IN, check_name
 from movelist.core.checks import above_zero, at_least, check_kinds, require
 from movelist.core.errors import SettingsError, nearest
 
@@ -31,8 +32,20 @@ class ModelSettings:
     """How an action id enters the network: its 64 "bits", where they mean something (cards, squares), or a "table" of
     learned vectors, for ids that are small dense numbers. "auto" asks the game."""
 
+    state_encoder: str | None = None
+    """What reads a state in place of two layers: "module:Class" or "file.py:Class", with keywords if it has any:
+    "sets.py:Entities(heads=4)". Called with the width of a state and hidden_dim, it makes a torch module [B, S] ->
+    [B, hidden_dim]. The run remembers it: see docs/extending.md."""
+
+    network: str | None = None
+    """What is the whole network, named likewise: a movelist.Network, called with a movelist.ModelShape."""
+
     def __post_init__(self) -> None:
         check_kinds(self)
+        for name in filter(None, (self.state_encoder, self.network)):
+            if not name.startswith(HANDED_IN):
+                check_name(name)
+        require(self, not (self.state_encoder and self.network), "state_encoder", "None beside --network")
         at_least(self, 1, "hidden_dim", "action_hidden_dim")
         for name in ("hidden_dim", "action_hidden_dim"):
             require(self, (getattr(self, name) or 0) <= 1 << 16, name, "at most 65,536")
@@ -166,7 +179,8 @@ class RunSettings:
     limit with --data, where the data end the training. None never stops for steps."""
 
     max_seconds: float | None = None
-    """Stop after this many seconds of training, at the end of an update. None never stops for time."""
+    """Stop after this many seconds of training, at the end of an update; in self-play an update has no more games than
+    fit into half of them. None never stops for time."""
 
     seed: int = 0
     """Of everything random. The same seed, machine and thread count give the same bytes on a CPU."""
@@ -192,7 +206,8 @@ class RunSettings:
 
     eval_every: int = 10
     """Updates between quick matches of up to 200 games against random players, for the display and to find the best
-    checkpoint: checkpoints/best.json names it. None are played if eval_games is 0."""
+    checkpoint, the newest that did no worse than the best before: checkpoints/best.json names it. None are played if
+    eval_games is 0."""
 
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""

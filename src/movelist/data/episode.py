@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from movelist.core.action_ids import to_text
+from movelist.core.action_ids import listed_twice, to_text
 from movelist.core.errors import DataError
 from movelist.data.column import Column, Per, declared
 
@@ -412,13 +412,12 @@ def not_finite(episodes: Episodes) -> Iterator[tuple[Column, Array]]:
 
 
 def _check_distinct(episodes: Episodes, count_N: Array, where: str) -> None:
-    step_A = np.repeat(np.arange(episodes.num_steps), count_N)
-    order = np.lexsort((episodes.action_id_A, step_A))
-    same = (np.diff(episodes.action_id_A[order]) == 0) & (np.diff(step_A[order]) == 0)
-    if same.any():
-        twice = order[np.flatnonzero(same)[0]]
-        what = f"the action id {to_text(episodes.action_id_A[twice])} stands twice in one list"
-        _refuse_step(episodes, int(step_A[twice]), what, where, "action_id_A")
+    twice_N = listed_twice(episodes.action_id_A, count_N)
+    if twice_N.any():
+        step = int(np.flatnonzero(twice_N)[0])
+        ids = np.sort(episodes.action_id_A[slice(*episodes.action_offsets[step : step + 2])])
+        what = f"the action id {to_text(ids[:-1][np.diff(ids) == 0][0])} stands twice in one list"
+        _refuse_step(episodes, step, what, where, "action_id_A")
 
 
 def _refuse_step(episodes: Episodes, step: int, what: str, where: str, field: str) -> None:
@@ -427,8 +426,13 @@ def _refuse_step(episodes: Episodes, step: int, what: str, where: str, field: st
     expected = None
     if field == "chosen_N":
         expected = f"0 to {episodes.action_offsets[step + 1] - episodes.action_offsets[step] - 1}"
-    _refuse(what, place, field, got=got, expected=expected)
+    do = None
+    if field == "action_id_A":
+        do = "Name each action once, as list(dict.fromkeys(actions)) does; the chosen index then refers to that list."
+    _refuse(what, place, field, got=got, expected=expected, do=do)
 
 
-def _refuse(what: str, where: str, field: str, got: object = None, expected: object = None) -> None:
-    raise DataError(what, got=got, expected=expected, where=f"{where}, field {field}")
+def _refuse(
+    what: str, where: str, field: str, got: object = None, expected: object = None, do: str | None = None
+) -> None:
+    raise DataError(what, got=got, expected=expected, where=f"{where}, field {field}", do=do)

@@ -6,21 +6,24 @@ resolves chance by itself from the seed that the Game was given.
 
 from __future__ import annotations
 
+import math
 import operator
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import traceback
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from movelist.core import action_ids
-from movelist.core.errors import DataError, GameError
-from movelist.data.column import Column, further
-from movelist.data.episode import COLUMNS, FURTHER
+from movelist.core.errors import DataError, GameError, MovelistError
 
-Array = NDArray[Any]
+LARGEST_SEED = 2**63 - 1  # of a game, as training hands them out
+LARGEST_OBSERVATION = 1e16  # beyond it the squares of gradients, which grow with what is seen, leave float32
+FLOAT32_INTEGERS = 2**24  # up to here float32 holds every integer
+SEE_TRACEBACK = "Called from Python, movelist.train and movelist.check_game show its traceback."
 
 
 class State(Protocol):
@@ -35,10 +38,16 @@ class State(Protocol):
         """The seat to move, 0 to num_players - 1, or None when the game is over. Never a chance turn."""
 
     def legal_actions(self) -> Sequence[int]:
-        """The 64-bit ids of the mover's legal actions: at least one, all different, in a fixed order."""
+        """The 64-bit ids of the mover's legal actions: at least one, all different, in a fixed order.
+
+        A list, a tuple or an array. It is copied, so the same one may be filled again, as may what `observe` returns.
+        """
 
     def observe(self, player: int) -> ArrayLike:
-        """All that `player` may know, as numbers [S]; the same width for every seat and turn."""
+        """All that `player` may know, as numbers [S]; the same width for every seat and turn.
+
+        They become float32: integers beyond 2^24 have to be split or scaled, and nothing may be beyond 1e16.
+        """
 
     def apply(self, index: int) -> None:
         """Play `legal_actions()[index]`, then any chance turns that follow."""
@@ -65,7 +74,11 @@ class Game(Protocol):
     num_players: int
 
     def new_state(self, seed: int) -> State:
-        """Start a game. The same seed gives the same cards, dice and every other chance, whoever plays."""
+        """Start a game. The same seed gives the same cards, dice and every other chance, whoever plays.
+
+        Seeds are 0 to 2^63 - 1, most of them beyond 32 bits: a generator that takes only 32, as np.random.RandomState
+        does, is given `seed % 2**32`.
+        """
 
 
 def game_name(game: Game) -> str:
@@ -93,62 +106,175 @@ def action_encoder(game: Game) -> Literal["bits", "table"]:
     return cast(Literal["bits", "table"], encoder)
 
 
-def game_columns(game: Game) -> tuple[Column, ...]:
-    """The columns that a game's states tell beside what they show.
-
-    Raises:
-        DataError: One cannot be kept.
-    """
-    if not (declared := getattr(game, "columns", ())):
-        return ()
-    own = {column.label: column.per for column in FURTHER}
-    columns = further(declared, {column.name: None for column in COLUMNS}, game_name(game))
-    for column in columns:
-        per = own.get(column.name, column.per)
-        if (column.per, column.dtype) != (per, "float32" if column.name in own else column.dtype):
-            raise GameError("a column of Episodes is declared in another way", got=f"per {column.per}, {column.dtype}",
-                            expected=f"per {per}, float32", where=f"{game_name(game)}, {column.name}")  # fmt: skip
-    return columns
-
-
-def read_columns(state: State, columns: Sequence[Column], rows: Mapping[str, int], where: str) -> dict[Column, Array]:
-    """What a state tells of some columns, [width] or [rows, width].
-
-    Args:
-        state: Of a game that declares them.
-        columns: Those to be read.
-        rows: How many rows there are to be of what has several: "action" and "seat".
-        where: For the error.
-
-    Raises:
-        GameError: One is missing, or of another form.
-    """
-    told: Mapping[str, ArrayLike] = state.columns()  # type: ignore[attr-defined]  # of a game that declares columns
-    made: dict[Column, Array] = {}
-    for column in columns:
-        form = (*([rows[column.per]] if column.per in rows else []), column.width or 0)
-        if column.name in told:
-            with np.errstate(over="ignore"):  # becomes infinity, which the rules of Episodes refuse
-                value = np.asarray(told[column.name]).astype(column.dtype)
-        elif column.optional:
-            value = np.full(form, column.fill, column.dtype)
-        else:
-            raise GameError("a state does not tell a column", got=sorted(told), expected=column.name, where=where)
-        if value.shape != form:
-            raise GameError("a column has another form", got=f"shape {list(value.shape)}", expected=f"{list(form)}",
-                            where=f"{where}, {column.name}")  # fmt: skip
-        made[column] = value
-    return made
-
-
 def state_size(game: Game) -> int:
     """The number of values that a state shows, read from a fresh one.
 
     Raises:
-        GameError: `observe` returns something other than a row of numbers.
+        GameError: `observe` returns something other than a row of numbers, or the game is none.
     """
-    state = game.new_state(0)
-    return len(_read_observation(state, state.current_player() or 0, game_name(game)))
+    _check_players(game)
+    where = game_name(game)
+    state = start_game(game, 0, game.num_players)
+    try:
+        return len(read_observation(state, state.current_player() or 0, where))
+    except MovelistError:
+        raise
+    except Exception as error:
+        raise code_failed(error, f"{where}, seed 0, turn 1") from error
+
+
+# --- What a game answers, read by the same rules in check_game and in self-play
+
+
+def start_game(game: Game, seed: int, num_players: int) -> State:
+    """A new state of a game that had `num_players` before.
+
+    Raises:
+        GameError: It fails, or has another number of players now.
+    """
+    try:
+        state = game.new_state(seed)
+    except MovelistError:
+        raise
+    except Exception as error:
+        raise code_failed(error, f"game with seed {seed}, new_state", _seed_cure(game, seed)) from error
+    if game.num_players != num_players:
+        raise GameError(
+            "num_players changes with the seed",
+            got=game.num_players,
+            expected=f"{num_players} as before",
+            where=f"game with seed {seed}",
+            do="Make one game for each number of players.",
+        )
+    return state
+
+
+def _seed_cure(game: Game, seed: int) -> str | None:
+    """What to do with a seed that a game cannot take, tried on the game."""
+    for bits in (32, 31):
+        if seed >= 2**bits:
+            try:
+                game.new_state(seed % 2**bits)
+            except Exception:  # whatever a game raises
+                continue
+            return f"Seeds are 0 to 2^63 - 1, and this one is taken as seed % 2**{bits}: let new_state do that."
+    return None
+
+
+def code_failed(error: Exception, where: str, do: str | None = None) -> GameError:
+    """The error of a game whose own code raised an exception, to be raised from it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return GameError(
+        f"the game's own code failed: {type(error).__name__}: {error} at {last.filename}, line {last.lineno}",
+        where=where,
+        do=do or SEE_TRACEBACK,
+    )
+
+
+def read_player(state: State, num_players: int, where: object) -> int | None:
+    """The seat to move, or None; `where` is written out only in an error."""
+    player = state.current_player()
+    return None if player is None else seat_of(player, num_players, where)
+
+
+def seat_of(player: Any, num_players: int, where: object) -> int:
+    """The seat that a game names, as an integer of Python."""
+    try:
+        seat = -1 if isinstance(player, bool) else operator.index(player)
+    except TypeError:
+        seat = -1
+    if 0 <= seat < num_players:
+        return seat
+    raise GameError(
+        "current_player is no seat",
+        got=repr(player),
+        expected=f"0 to {num_players - 1}, or None when the game is over",
+        where=str(where),
+        do="Write int(...) around it." if isinstance(player, bool) else "Play chance turns inside new_state and apply.",
+    )
+
+
+def copy_actions(actions: Any, where: object) -> list[Any]:
+    """A list of legal actions that is ours: a game may fill the same one for its next turn, or for another state."""
+    if type(actions) is list:
+        return actions.copy()
+    if isinstance(actions, np.ndarray) and actions.ndim == 1:
+        return cast(list[Any], actions.tolist())  # Python's integers, which are read several times faster
+    if hasattr(actions, "__len__") and not isinstance(actions, np.ndarray | np.generic | str | bytes | Mapping | Set):
+        return list(actions)
+    raise GameError(
+        "legal_actions is not a row of ids",
+        got=type(actions).__name__,
+        expected="a list, a tuple or an array [A]",
+        where=str(where),
+        do="Return a list: list(...), and sorted(...) of a set.",
+    )
+
+
+def read_returns(state: State, num_players: int, where: object) -> list[float]:
+    """A copy of what each seat has earned so far."""
+    returns: Any = state.returns()
+    try:
+        values = [float(value) for value in returns]
+    except (TypeError, ValueError):
+        values = []
+    if len(values) != num_players or not all(map(math.isfinite, values)):  # quicker than numpy for a few
+        raise GameError(
+            "returns is not one finite number for each seat",
+            got=_shortened(values) if values else repr(returns),
+            expected=f"{num_players} finite numbers",
+            where=str(where),
+        )
+    return values
+
+
+def read_observation(state: State, player: int, where: object) -> NDArray[np.float32]:
+    """A copy of what a seat sees, checked."""
+    shown = state.observe(player)
+    try:
+        values = np.asarray(shown)
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is found below
+            observation = np.array(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise GameError("observe does not return numbers", got=error, where=f"{where}, player {player}") from error
+    if observation.ndim != 1 or not len(observation):
+        raise GameError(
+            "observe does not return one row of numbers",
+            got=f"shape {observation.shape}",
+            expected="shape [S]",
+            where=f"{where}, player {player}",
+            do="Flatten it.",
+        )
+    if not np.isfinite(observation).all():
+        place = int(np.flatnonzero(~np.isfinite(observation))[0])
+        raise GameError(
+            "an observation is not finite", got=f"{observation[place]} at {place}", where=f"{where}, player {player}"
+        )
+    _check_size(values, observation, f"{where}, player {player}")
+    return observation
+
+
+def _check_size(values: NDArray[Any], observation: NDArray[np.float32], where: str) -> None:
+    """Refuse numbers that float32 rounds without a word, or that overflow while the network learns."""
+    largest = int(np.argmax(np.abs(observation)))
+    if values.dtype.kind in "iuO" and abs(observation[largest]) >= FLOAT32_INTEGERS:
+        rounded = [place for place, value in enumerate(values.tolist()) if value != float(observation[place])]
+        if rounded:
+            raise GameError(
+                "an observation is an integer that float32 would round",
+                got=f"{values[rounded[0]]} at {rounded[0]}",
+                expected=f"at most {FLOAT32_INTEGERS:,}",
+                where=where,
+                do="Split it into several values (a set of cards into one 0 or 1 for each), or scale it.",
+            )
+    if abs(observation[largest]) > LARGEST_OBSERVATION:
+        raise GameError(
+            "an observation is too large to learn from",
+            got=f"{observation[largest]:g} at {largest}",
+            expected=f"at most {LARGEST_OBSERVATION:g}",
+            where=where,
+            do="Scale it, best to between -1 and 1.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +290,8 @@ class GameReport:
         mean_legal_actions: Length of the list of legal actions, averaged over these turns.
         max_legal_actions: The longest list.
         forced_share: Share of the turns with one legal action, 0 to 1.
+        num_cut_off: Games that were cut off at max_turns.
+        notes: What is allowed and worth knowing, one sentence each.
     """
 
     name: str
@@ -174,17 +302,22 @@ class GameReport:
     mean_legal_actions: float
     max_legal_actions: int
     forced_share: float
+    num_cut_off: int = 0
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        cut_off = f", cut off {self.num_cut_off:,}" if self.num_cut_off else ""
         return (
             f"{self.name} keeps its promises: random games {self.num_games:,}, turns {self.num_steps:,}, "
             f"players {self.num_players}, state size {self.state_size:,}, "
             f"legal actions {self.mean_legal_actions:.1f} on average and {self.max_legal_actions:,} at most, "
-            f"forced turns {self.forced_share:.0%}"
+            f"forced turns {self.forced_share:.0%}{cut_off}{''.join(f'. {note}' for note in self.notes)}"
         )
 
 
-def check_game(game: Game, *, num_games: int = 20, seed: int = 0, max_turns: int = 100_000) -> GameReport:
+def check_game(
+    game: Game, *, num_games: int = 20, seed: int = 0, max_turns: int = 100_000, cut_off: bool = False
+) -> GameReport:
     """Play random games and see whether a game keeps the promises of Game and State.
 
     Each game is played twice at the same time, from the same seed and with the same choices: what the two show must be
@@ -192,34 +325,67 @@ def check_game(game: Game, *, num_games: int = 20, seed: int = 0, max_turns: int
 
     Args:
         game: The game.
-        num_games: Games to play, from the seeds `seed`, `seed + 1`, ...
-        seed: The first game's seed; it chooses the moves, too.
+        num_games: Games to play; their seeds are 0 to 2^63 - 1, as in training.
+        seed: Decides the games' seeds and all moves.
         max_turns: A game longer than this counts as endless.
+        cut_off: Take a game of `max_turns` turns for one that training would cut off there, and not for a fault.
 
     Raises:
-        GameError: The first broken promise, with the seed and the turn where it shows.
+        GameError: The first broken promise, with the game's seed and the turn where it shows; an exception in the
+            game's own code is its cause.
 
     Example:
         >>> from movelist.games.catalog import make_game
         >>> check_game(make_game("tic_tac_toe"), num_games=1).state_size
         29
     """
-    _check_players(game)
-    size = state_size(game)
-    seeds = range(seed, seed + num_games)
-    lengths = np.array(
-        [length for each in seeds for length in _play_twice(game, size, each, max_turns)], dtype=np.int64
-    )
+    seen = _Seen(num_players=_check_players(game), state_size=state_size(game))
+    numbers = random.Random(seed)
+    for _ in range(num_games):
+        _play_twice(game, seen, numbers.randint(0, LARGEST_SEED), max_turns, cut_off)
+    lengths = np.array(seen.lengths, np.int64)
     return GameReport(
         name=game_name(game),
-        num_players=game.num_players,
-        state_size=size,
+        num_players=seen.num_players,
+        state_size=seen.state_size,
         num_games=num_games,
         num_steps=len(lengths),
         mean_legal_actions=float(lengths.mean()) if len(lengths) else 0.0,
         max_legal_actions=int(lengths.max(initial=0)),
         forced_share=float((lengths == 1).mean()) if len(lengths) else 0.0,
+        num_cut_off=seen.num_cut_off,
+        notes=tuple(seen.notes()),
     )
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """What the games of a check have shown so far."""
+
+    num_players: int
+    state_size: int
+    num_cut_off: int = 0
+    lengths: list[int] = field(default_factory=list)  # of the lists of legal actions
+    num_observations: int = 0
+    observations: set[bytes] = field(default_factory=set)  # two different ones at most
+    refilled: set[str] = field(default_factory=set)
+
+    def observe(self, turn: _Turn) -> None:
+        """Count what the seats see, up to the second thing that they can tell apart."""
+        self.num_observations += len(turn.observations)
+        if len(self.observations) < 2:
+            self.observations.update(row.tobytes() for row in turn.observations)
+
+    def notes(self) -> list[str]:
+        """What training copes with, and its user should know."""
+        notes = []
+        if len(self.observations) == 1 and self.num_observations > 1:
+            notes.append("observe shows the same numbers to every seat at every turn, so play cannot depend on them")
+        notes += [
+            f"{method} hands out the same array again with other content: training copies it, code of your own has to"
+            for method in sorted(self.refilled)
+        ]
+        return notes
 
 
 @dataclass(frozen=True)
@@ -232,21 +398,32 @@ class _Turn:
     observations: list[NDArray[np.float32]]
 
 
-def _play_twice(game: Game, size: int, seed: int, max_turns: int) -> list[int]:
-    """Play one random game in two states at once; the lengths of its lists of legal actions."""
+def _play_twice(game: Game, seen: _Seen, seed: int, max_turns: int, cut_off: bool) -> None:
+    """Play one random game in two states at once."""
     chooser = random.Random(seed)
-    states = [game.new_state(seed), game.new_state(seed)]
-    lengths: list[int] = []
-    while len(lengths) < max_turns:
-        where = f"{game_name(game)}, seed {seed}, turn {len(lengths) + 1}"
-        turn, other = (_look(game, state, size, where) for state in states)
-        _check_same(turn, other, where)
-        if turn.player is None:
-            return lengths
-        index = chooser.randrange(len(turn.legal_actions))
-        for state in states:
-            state.apply(index)
-        lengths.append(len(turn.legal_actions))
+    states = [start_game(game, seed, seen.num_players) for _ in range(2)]
+    shared = _Shared(seen.refilled)
+    for number in range(max_turns):
+        where = f"{game_name(game)}, seed {seed}, turn {number + 1}"
+        try:
+            turn, other = (_look(game, state, seen.state_size, where) for state in states)
+            _check_same(turn, other, where)
+            seen.observe(turn)
+            if turn.player is None:
+                return
+            shared.look(states, seen.num_players)
+            index = chooser.randrange(len(turn.legal_actions))
+            _read_words(states[0], index, turn.player, where)
+            for state in states:
+                state.apply(index)
+        except MovelistError:
+            raise
+        except Exception as error:
+            raise code_failed(error, where) from error
+        seen.lengths.append(len(turn.legal_actions))
+    if cut_off:
+        seen.num_cut_off += 1
+        return
     raise GameError(
         "a game does not end",
         got=f"{max_turns:,} turns",
@@ -255,12 +432,46 @@ def _play_twice(game: Game, size: int, seed: int, max_turns: int) -> list[int]:
     )
 
 
+class _Shared:
+    """Looks for lists and arrays that a game hands out again with other content, of another seat or another state."""
+
+    def __init__(self, found: set[str]) -> None:
+        self.found = found
+        self.kept: dict[str, tuple[Any, list[Any]]] = {}  # what two states handed out both, and what was in it
+
+    def look(self, states: Sequence[State], num_players: int) -> None:
+        """Ask both states for what they show at this turn, and the first one as every seat."""
+        rows: list[Any] = [states[0].observe(player) for player in range(num_players)]
+        before = [np.array(states[0].observe(player)) for player in range(num_players)]
+        if any(not np.array_equal(row, own) for row, own in zip(rows, before, strict=True)):
+            self.found.add("observe")
+        self._compare("observe", *(state.observe(0) for state in states))
+        self._compare("legal_actions", *(state.legal_actions() for state in states))
+
+    def _compare(self, method: str, one: Any, other: Any) -> None:
+        """The two states are equal, so that they share what changes shows at a later turn."""
+        arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+        if not (np.shares_memory(one, other) if arrays else one is other):
+            return
+        kept, content = self.kept.setdefault(method, (one, list(one)))
+        if list(kept) != content:
+            self.found.add(method)
+
+
+def _read_words(state: State, index: int, player: int, where: str) -> None:
+    """Ask for what people read, where a state offers it."""
+    for method, argument in (("action_name", index), ("describe", player)):
+        ask = getattr(state, method, None)
+        if ask is not None and not isinstance(text := ask(argument), str):
+            raise GameError(f"{method} does not return text", got=repr(text), expected="a str", where=where)
+
+
 def _look(game: Game, state: State, size: int, where: str) -> _Turn:
     """Ask a state everything, observe it as every seat, and ask everything again."""
     turn = _ask(game, state, where)
     if turn.player is None:
         return turn
-    turn.observations.extend(_read_observation(state, player, where) for player in range(game.num_players))
+    turn.observations.extend(read_observation(state, player, where) for player in range(game.num_players))
     for player, observation in enumerate(turn.observations):
         if len(observation) != size:
             raise GameError(
@@ -271,7 +482,7 @@ def _look(game: Game, state: State, size: int, where: str) -> _Turn:
                 do="Pad with zeros to one width for every seat and turn.",
             )
     again = _ask(game, state, where)
-    again.observations.extend(_read_observation(state, player, where) for player in range(game.num_players))
+    again.observations.extend(read_observation(state, player, where) for player in range(game.num_players))
     if (field := _difference(turn, again)) is not None:
         raise GameError("observe changes the state", got=f"another {field} after it", where=where, do="Only apply may.")
     return turn
@@ -279,8 +490,8 @@ def _look(game: Game, state: State, size: int, where: str) -> _Turn:
 
 def _ask(game: Game, state: State, where: str) -> _Turn:
     """Everything but the observations."""
-    player = _read_player(game, state, where)
-    returns = _read_returns(game, state, where)
+    player = read_player(state, game.num_players, where)
+    returns = read_returns(state, game.num_players, where)
     if player is None:
         return _Turn(None, [], returns, [])
     legal_actions = _read_legal_actions(game, state, where)
@@ -296,40 +507,9 @@ def _ask(game: Game, state: State, where: str) -> _Turn:
     return _Turn(player, legal_actions, returns, [])
 
 
-def _read_player(game: Game, state: State, where: str) -> int | None:
-    player = state.current_player()
-    if player is None:
-        return None
-    try:
-        seat = operator.index(player)
-    except TypeError:
-        seat = -1
-    if not 0 <= seat < game.num_players:
-        raise GameError(
-            "current_player is no seat",
-            got=repr(player),
-            expected=f"0 to {game.num_players - 1}, or None when the game is over",
-            where=where,
-            do="Play chance turns inside new_state and apply.",
-        )
-    return seat
-
-
-def _read_returns(game: Game, state: State, where: str) -> list[float]:
-    returns = [float(value) for value in state.returns()]
-    if len(returns) != game.num_players or not np.isfinite(returns).all():
-        raise GameError(
-            "returns is not one finite number for each seat",
-            got=_shortened(returns),
-            expected=f"{game.num_players} finite numbers",
-            where=where,
-        )
-    return returns
-
-
 def _read_legal_actions(game: Game, state: State, where: str) -> list[int]:
     """The ids as signed 64-bit patterns, after checking each."""
-    ids = [_read_id(value, where) for value in state.legal_actions()]
+    ids = [_read_id(value, where) for value in copy_actions(state.legal_actions(), where)]
     if not ids:
         raise GameError(
             "there is no legal action",
@@ -339,7 +519,13 @@ def _read_legal_actions(game: Game, state: State, where: str) -> list[int]:
         )
     if len(set(ids)) < len(ids):
         twice = next(action_id for place, action_id in enumerate(ids) if action_id in ids[:place])
-        raise GameError("an id is there twice", got=twice, expected="ids that differ within one list", where=where)
+        raise GameError(
+            "an id is there twice",
+            got=twice,
+            expected="ids that differ within one list",
+            where=where,
+            do="Name each action once, as list(dict.fromkeys(actions)) does; apply's index then refers to that list.",
+        )
     if action_encoder(game) == "table":
         num_actions: int = game.num_actions  # type: ignore[attr-defined]  # action_encoder has seen that it is there
         outside = [action_id for action_id in ids if not 0 <= action_id < num_actions]
@@ -363,29 +549,6 @@ def _read_id(value: object, where: str) -> int:
         raise GameError(
             error.what, got=error.got, expected="an integer, -2^63 to 2^64 - 1", where=where, do="Pack it into 64 bits."
         ) from None
-
-
-def _read_observation(state: State, player: int, where: str) -> NDArray[np.float32]:
-    """A copy of what a seat sees, checked."""
-    try:
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, which is found below
-            observation = np.array(state.observe(player), dtype=np.float32)
-    except (TypeError, ValueError) as error:
-        raise GameError("observe does not return numbers", got=error, where=f"{where}, player {player}") from error
-    if observation.ndim != 1 or not len(observation):
-        raise GameError(
-            "observe does not return one row of numbers",
-            got=f"shape {observation.shape}",
-            expected="shape [S]",
-            where=f"{where}, player {player}",
-            do="Flatten it.",
-        )
-    if not np.isfinite(observation).all():
-        place = int(np.flatnonzero(~np.isfinite(observation))[0])
-        raise GameError(
-            "an observation is not finite", got=f"{observation[place]} at {place}", where=f"{where}, player {player}"
-        )
-    return observation
 
 
 def _check_same(turn: _Turn, other: _Turn, where: str) -> None:
@@ -419,7 +582,15 @@ def _shortened(values: Sequence[float]) -> str:
     return f"[{', '.join(map(str, values[:6]))}, ...] of length {len(values)}"
 
 
-def _check_players(game: Game) -> None:
+def _check_players(game: Game) -> int:
+    """The number of seats of something that is a game, and not the class of one."""
+    if isinstance(game, type):
+        raise GameError(
+            "a game is wanted, not its class",
+            got=game.__name__,
+            expected="an instance",
+            do=f"Write {game.__name__}() for it.",
+        )
     num_players = getattr(game, "num_players", None)
     if not isinstance(num_players, int) or isinstance(num_players, bool) or num_players < 1:
         raise GameError(
@@ -428,3 +599,4 @@ def _check_players(game: Game) -> None:
             expected="an integer of at least 1",
             where=game_name(game),
         )
+    return num_players

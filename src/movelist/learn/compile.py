@@ -21,7 +21,7 @@ from movelist.core.settings import UpdateSettings
 from movelist.learn.batch import Batch, PairOrder
 from movelist.learn.device import autocast
 from movelist.learn.loss import LOSS_NAMES, Loss, Targets, ppo_loss
-from movelist.learn.model import PolicyValueNet
+from movelist.learn.model import Network
 
 # Actions up to 4,096, then steps and unique ids are as few; or more actions, with either of both up to 4,096 or above.
 MAX_GRAPHS = 5
@@ -44,7 +44,7 @@ class CompiledLoss:
     """
 
     def __init__(
-        self, net: PolicyValueNet, settings: UpdateSettings, loss: Loss = ppo_loss, *, backend: Backend | None = None
+        self, net: Network, settings: UpdateSettings, loss: Loss = ppo_loss, *, backend: Backend | None = None
     ) -> None:
         self.net, self.settings, self.loss, self.backend = net, settings, loss, backend
         self.num_graphs = self.num_compiled = self.num_batches = 0

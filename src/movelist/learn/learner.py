@@ -40,7 +40,7 @@ from movelist.learn.device import (
 )
 from movelist.learn.guard import Guard, columns_of, non_finite_places, refuse_non_finite
 from movelist.learn.loss import LOSS_NAMES, Loss, Targets, ppo_loss
-from movelist.learn.model import PolicyValueNet
+from movelist.learn.model import Network
 from movelist.learn.parallel import World
 
 Array = NDArray[Any]
@@ -75,7 +75,7 @@ class Learner:
     """
 
     def __init__(
-        self, net: PolicyValueNet, settings: UpdateSettings, world: World, *, seed: int = 0, loss: Loss = ppo_loss
+        self, net: Network, settings: UpdateSettings, world: World, *, seed: int = 0, loss: Loss = ppo_loss
     ) -> None:
         self.net, self.settings, self.world, self.seed, self.loss = net, settings, world, seed, loss
         world.copy_weights(net)
@@ -208,7 +208,7 @@ class Learner:
 
     def _values(self, state_NS: torch.Tensor) -> torch.Tensor:
         with autocast(self.world.device, self.settings.use_amp):
-            parts = [self.net.value(self.net.state_encoder(state_BS)) for state_BS in state_NS.split(EVALUATION_STEPS)]
+            parts = [self.net.values(state_BS) for state_BS in state_NS.split(EVALUATION_STEPS)]
         return torch.cat(parts)
 
     def _values_and_log_probs(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:

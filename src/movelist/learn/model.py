@@ -13,13 +13,15 @@ or into rows of a table, outside it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from movelist.core import ragged
+from movelist.core import by_name, ragged
 from movelist.core.action_ids import to_bits, to_text
+from movelist.core.by_name import HANDED_IN
 from movelist.core.errors import DataError, SettingsError
 from movelist.core.ragged import Segments
 from movelist.learn.batch import PairOrder
@@ -36,6 +38,8 @@ class ModelShape:
         action_hidden_dim: Width of the action tower; 0 is H.
         action_encoder: "bits" or "table".
         num_actions: Rows of the table; 0 for "bits".
+        state_encoder: The name of what builds the state encoder (see `core.by_name`); "" is the standard one.
+        network: The name of what builds the whole network; "" is `PolicyValueNet`.
     """
 
     state_size: int
@@ -43,8 +47,13 @@ class ModelShape:
     action_hidden_dim: int = 0
     action_encoder: str = "bits"
     num_actions: int = 0
+    state_encoder: str = ""
+    network: str = ""
 
     def __post_init__(self) -> None:
+        for name in (self.state_encoder, self.network):
+            if name and not name.startswith(HANDED_IN):
+                by_name.check_name(name)
         if self.action_encoder not in ("bits", "table") or (self.action_encoder == "table") != (self.num_actions > 0):
             raise SettingsError(
                 "the action_encoder contradicts num_actions",
@@ -81,34 +90,21 @@ class ActionEncoder(nn.Module):
         return torch.relu(self.first(encoded_U))
 
 
-class PolicyValueNet(nn.Module):
-    """The policy and the value in one network.
+class Network(nn.Module):
+    """What a training asks of a network. One of your own is a subclass with `forward` and `values`.
 
     A network of your own that looks at further columns of the episodes names them in `column_names`; its `forward` is
-    given them by these names, [B, width] per step and [A, width] per action, when it learns.
+    given them by these names, [B, width] per step and [A, width] per action; `values` is not.
 
     Args:
         shape: The sizes.
-        state_encoder: A module [B, S] -> [B, H] in place of the standard one.
-        critic: A module [B, H] -> [B, 1] in place of the standard one.
     """
 
     column_names: tuple[str, ...] = ()
 
-    def __init__(
-        self, shape: ModelShape, *, state_encoder: nn.Module | None = None, critic: nn.Module | None = None
-    ) -> None:
+    def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        hidden_dim = shape.hidden_dim
         self.shape = shape
-        self.state_encoder = state_encoder or StateEncoder(shape.state_size, hidden_dim)
-        action_hidden_dim = shape.action_hidden_dim or hidden_dim
-        self.action_encoder = ActionEncoder(action_hidden_dim, shape.num_actions)
-        self.state_to_pair = _linear(hidden_dim, hidden_dim)
-        self.action_to_pair = _linear(action_hidden_dim, hidden_dim, bias=False)
-        # A tenth of the usual size, so that the first policy is close to even and explores.
-        self.pair_weight = nn.Parameter(torch.randn(hidden_dim) * 0.1 / math.sqrt(hidden_dim))
-        self.critic = critic or _linear(hidden_dim, 1, gain=0.1)
 
     def encode_ids(self, action_id_U: torch.Tensor) -> torch.Tensor:
         """What the network takes in place of ids: float32 [U, 64], or int64 [U] rows of the table.
@@ -134,6 +130,38 @@ class PolicyValueNet(nn.Module):
                 expected=f"0 to {self.shape.num_actions - 1}",
                 do='Use action_encoder "bits", or tell the game\'s true num_actions.',
             )
+
+    def values(self, state_BS: torch.Tensor) -> torch.Tensor:
+        """[B, S] -> [B], the movers' expected returns in scaled units, as `forward` gives them."""
+        raise NotImplementedError
+
+    def flops(self, num_steps: int, num_actions: int, num_unique: int, *, backward: bool = True) -> int:
+        """Floating-point operations that the formulas ask for; 0 where nobody counted them."""
+        return 0
+
+
+class PolicyValueNet(Network):
+    """The policy and the value in one network.
+
+    Args:
+        shape: The sizes.
+        state_encoder: A module [B, S] -> [B, H] in place of the standard one.
+        critic: A module [B, H] -> [B, 1] in place of the standard one.
+    """
+
+    def __init__(
+        self, shape: ModelShape, *, state_encoder: nn.Module | None = None, critic: nn.Module | None = None
+    ) -> None:
+        super().__init__(shape)
+        hidden_dim = shape.hidden_dim
+        self.state_encoder = state_encoder or StateEncoder(shape.state_size, hidden_dim)
+        action_hidden_dim = shape.action_hidden_dim or hidden_dim
+        self.action_encoder = ActionEncoder(action_hidden_dim, shape.num_actions)
+        self.state_to_pair = _linear(hidden_dim, hidden_dim)
+        self.action_to_pair = _linear(action_hidden_dim, hidden_dim, bias=False)
+        # A tenth of the usual size, so that the first policy is close to even and explores.
+        self.pair_weight = nn.Parameter(torch.randn(hidden_dim) * 0.1 / math.sqrt(hidden_dim))
+        self.critic = critic or _linear(hidden_dim, 1, gain=0.1)
 
     def pair_state(self, hidden_BH: torch.Tensor) -> torch.Tensor:
         """U h_state: [B, H] -> [B, H]."""
@@ -165,6 +193,10 @@ class PolicyValueNet(nn.Module):
         """[B, H] -> [B], the mover's expected return in scaled units."""
         value_B: torch.Tensor = self.critic(hidden_BH).squeeze(-1)
         return value_B.float() if value_B.dtype in (torch.bfloat16, torch.float16) else value_B
+
+    def values(self, state_BS: torch.Tensor) -> torch.Tensor:
+        """See `Network`."""
+        return self.value(self.state_encoder(state_BS))
 
     def forward(
         self,
@@ -241,6 +273,83 @@ class PolicyValueNet(nn.Module):
         if not backward:
             return first_state + first_action + inner + pair
         return 2 * (first_state + first_action) + 3 * (inner + pair)
+
+
+EncoderMaker = Callable[..., nn.Module]  # (state_size, hidden_dim) -> a module [B, S] -> [B, H]
+NetworkMaker = Callable[[ModelShape], Network]
+
+
+def make_net(shape: ModelShape, *, state_encoder: nn.Module | None = None, network: Network | None = None) -> Network:
+    """The network of a shape; what the shape names is imported and built.
+
+    Args:
+        shape: The sizes, and the names of parts of one's own.
+        state_encoder: The state encoder itself, in place of what the shape names.
+        network: The network itself, in place of what the shape names.
+
+    Raises:
+        SettingsError: What the shape names cannot be imported or built, or does not give what is asked of it.
+    """
+    if network is None and shape.network:
+        _refuse_handed_in(shape.network, "net")
+        network = by_name.find(shape.network)(shape)
+        if not isinstance(network, Network):
+            got = f"{shape.network} made a {type(network).__name__}"
+            raise SettingsError("this is no network", got=got, expected="a movelist.Network")
+    if network is not None:
+        return network
+    if state_encoder is None and shape.state_encoder:
+        state_encoder = _make_encoder(shape)
+    if state_encoder is not None:
+        _check_encoder(state_encoder, shape)
+    return PolicyValueNet(shape, state_encoder=state_encoder)
+
+
+def _refuse_handed_in(name: str, keyword: str) -> None:
+    if name.startswith(HANDED_IN):
+        raise SettingsError(
+            "the network has a part that only its own program can make",
+            got=name.removeprefix(HANDED_IN),
+            do=f"Give it again, in Python: movelist.load(run, {keyword}=...) or movelist.train(resume=run, "
+            f"{keyword}=...); a class at the top of a module needs no such thing.",
+        )
+
+
+def _make_encoder(shape: ModelShape) -> nn.Module:
+    _refuse_handed_in(shape.state_encoder, "state_encoder")
+    maker = by_name.find(shape.state_encoder)
+    try:
+        made = maker(shape.state_size, shape.hidden_dim)
+    except TypeError as error:
+        raise SettingsError(
+            "the state encoder cannot be made",
+            got=error,
+            where=shape.state_encoder,
+            do="It is called with the width of a state and hidden_dim, then with the keywords of its name.",
+        ) from error
+    if not isinstance(made, nn.Module):
+        got = f"{shape.state_encoder} made a {type(made).__name__}"
+        raise SettingsError("this is no state encoder", got=got, expected="a torch.nn.Module")
+    return made
+
+
+@torch.no_grad()
+def _check_encoder(encoder: nn.Module, shape: ModelShape) -> None:
+    """Ask for two states before anything stands on it."""
+    parameter = next(encoder.parameters(), torch.zeros(()))
+    training = encoder.training
+    try:
+        hidden = encoder.eval()(torch.zeros(2, shape.state_size, device=parameter.device))
+    except Exception as error:  # whatever somebody's module raises
+        got = f"{type(error).__name__}: {error}"
+        raise SettingsError("the state encoder fails on two states of zeros", got=got,
+                            where=f"{type(encoder).__name__}, states [2, {shape.state_size}]") from error  # fmt: skip
+    finally:
+        encoder.train(training)
+    found = list(hidden.shape) if isinstance(hidden, torch.Tensor) else type(hidden).__name__
+    if found != [2, shape.hidden_dim]:
+        raise SettingsError("the state encoder gives another size", got=found, expected=[2, shape.hidden_dim],
+                            where=type(encoder).__name__, do="It turns [B, S] into [B, hidden_dim].")  # fmt: skip
 
 
 def _to_add(half: torch.Tensor) -> torch.Tensor:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import PlaySettings
 from movelist.games.game import Game, game_name
 from movelist.play.policy import Policy, derive_seeds
@@ -15,6 +17,7 @@ from movelist.play.selfplay import play_games
 from movelist.play.workers import Workers
 
 Array = NDArray[Any]
+MANY_TRUNCATED = 0.01  # the share of cut-off games from which on figures of strength need a warning
 MATCHES = 2  # the purpose of the seed stream that match games come from: never a game that was trained on
 
 
@@ -33,6 +36,8 @@ class Score:
         draw_rate_interval: 95 %, by Wilson's formula.
         mean_return: In the game's own units.
         mean_return_interval: 95 %, by the normal approximation.
+        truncated: Games that were cut off at max_turns; they count with the returns that stood then.
+        truncated_share: Truncated over the games.
     """
 
     num_games: int
@@ -45,6 +50,8 @@ class Score:
     draw_rate_interval: tuple[float, float]
     mean_return: float
     mean_return_interval: tuple[float, float]
+    truncated: int = 0
+    truncated_share: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +70,13 @@ class MatchResult(Score):
 
     def __str__(self) -> str:
         low, high = self.win_rate_interval
-        return (
+        text = (
             f"win rate {self.win_rate:.3f} ({low:.3f} to {high:.3f}), draws {self.draw_rate:.1%}, "
             f"mean return {self.mean_return:+.2f}, {self.num_games} games"
         )
+        if self.truncated:
+            text += f", {self.truncated} of them ({self.truncated_share:.1%}) cut off at max_turns"
+        return text
 
 
 def match(
@@ -78,6 +88,7 @@ def match(
     seed: int = 0,
     play: PlaySettings | None = None,
     workers: Workers | None = None,
+    say: Callable[[str], None] = say_on_standard_error,
 ) -> MatchResult:
     """Play a policy against another that moves all the other seats.
 
@@ -91,6 +102,7 @@ def match(
         seed: Of the games' chance and of the policies' draws.
         play: num_games (at once) and max_turns are read.
         workers: Who play the games, with settings of their own; None plays them in this process.
+        say: Told which game does not answer, in this process; workers have their own.
 
     Returns:
         The score of `policy`.
@@ -101,25 +113,31 @@ def match(
     seat_G = np.arange(-(-num_games // game.num_players) * game.num_players) % game.num_players
     seats_GP = np.where(np.arange(game.num_players) == seat_G[:, None], 0, 1)
     seed_G = derive_seeds(seed, MATCHES, 0, len(seat_G))
-    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, play or PlaySettings(), workers)
+    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, play or PlaySettings(), workers, say)
     episodes.check(game_name(game))
     of_each_G = np.arange(len(seat_G)), seat_G
-    own_G, outcome_G = episodes.return_EP[of_each_G], outcomes(episodes.return_EP)[of_each_G]
-    total = score(own_G, outcome_G)
-    seats = [score(own_G[seat_G == seat], outcome_G[seat_G == seat]) for seat in range(game.num_players)]
-    return MatchResult(**vars(total), seats=seats)
+    columns = (episodes.return_EP[of_each_G], outcomes(episodes.return_EP)[of_each_G], episodes.truncated_E)
+    seats = [score(*(column_G[seat_G == seat] for column_G in columns)) for seat in range(game.num_players)]
+    return MatchResult(**vars(score(*columns)), seats=seats)
 
 
 def outcomes(return_EP: Array) -> Array:
-    """1, 0 or -1 for a win, a draw, a loss of each seat [E, P]: its return is above, at or below the others' mean."""
+    """1, 0 or -1 for a win, a draw, a loss of each seat [E, P]: its return is above, at or below the others' mean.
+
+    A rounding error is no victory, in whatever units: what is equal to 12 digits of the game's largest return, or is 14
+    digits below the largest of all these games, as what is left of sums that cancel, is a draw.
+    """
     others = max(1, return_EP.shape[1] - 1)
     mean_other_EP = (return_EP.sum(axis=1, keepdims=True) - return_EP) / others
-    outcome_EP: Array = np.sign(np.round(return_EP - mean_other_EP, 9))
+    size_EP = np.abs(return_EP)
+    rounding_E1 = np.maximum(1e-12 * size_EP.max(axis=1, keepdims=True), 1e-14 * size_EP.max(initial=0.0))
+    ahead_EP = return_EP - mean_other_EP
+    outcome_EP: Array = np.where(np.abs(ahead_EP) <= rounding_E1, 0.0, np.sign(ahead_EP))
     return outcome_EP
 
 
-def score(own_G: Array, outcome_G: Array) -> Score:
-    """Sum up games, given the own return and outcome (1, 0, -1) of each."""
+def score(own_G: Array, outcome_G: Array, truncated_G: Array) -> Score:
+    """Sum up games, given the own return and outcome (1, 0, -1) of each, and whether it was cut off."""
     num_games = len(own_G)
     wins, draws = int((outcome_G > 0).sum()), int((outcome_G == 0).sum())
     win_rate, draw_rate, mean = (wins + draws / 2) / num_games, draws / num_games, float(own_G.mean())
@@ -135,6 +153,8 @@ def score(own_G: Array, outcome_G: Array) -> Score:
         draw_rate_interval=wilson_interval(draw_rate, num_games),
         mean_return=mean,
         mean_return_interval=(mean - error, mean + error),
+        truncated=int(truncated_G.sum()),
+        truncated_share=float(truncated_G.mean()),
     )
 
 

@@ -21,7 +21,7 @@ from movelist.core.errors import CheckpointError, SettingsError
 from movelist.core.ragged import Segments
 from movelist.data.whole_file import write_whole
 from movelist.learn.device import exact_products
-from movelist.learn.model import PolicyValueNet
+from movelist.learn.model import Network, PolicyValueNet
 from movelist.play import onnx_graph, weights_file
 from movelist.play.exported import Scorer, scorer_of
 from movelist.play.policy_info import PolicyInfo
@@ -74,7 +74,7 @@ class ExportReport:
 
 
 def export_net(
-    net: PolicyValueNet,
+    net: Network,
     info: PolicyInfo,
     path: Path,
     profile: Profile = "ort",
@@ -102,6 +102,13 @@ def export_net(
         SaveError: The file cannot be written.
     """
     _check_request(path, profile, value)
+    if not isinstance(net, PolicyValueNet):
+        raise CheckpointError(
+            "a network of one's own cannot be exported",
+            got=type(net).__name__,
+            expected="a PolicyValueNet, with any state encoder and critic",
+            do="Its policy plays in Python: movelist.load(run).",
+        )
     # Compared on a CPU in full float32: on a GPU torch itself is as far off as TF32 rounds.
     net = copy.deepcopy(net).cpu().float().eval()
     if profile == "weights":
@@ -254,7 +261,7 @@ def _write(path: Path, content: bytes, prove: Callable[[Path], object]) -> None:
 
 
 def publish(
-    net: PolicyValueNet,
+    net: Network,
     info: PolicyInfo,
     folder: Path,
     *,

@@ -217,7 +217,12 @@ def _encode_actions(graph: _Graph, net: PolicyValueNet) -> str:
     first = net.action_encoder.first
     if net.shape.action_encoder == "table":
         assert isinstance(first, nn.Embedding)
-        encoded = graph.op("Gather", graph.constant("action_table", first.weight), "actions", axis=0)
+        rows = "actions"
+        if graph.opset == OPSETS["ort"]:
+            # Gather counts a negative id from the table's end; behind its end it fails, as it should.
+            behind = graph.constant("num_rows", np.array(net.shape.num_actions))
+            rows = graph.op("Where", graph.op("Less", rows, graph.constant("no_row", np.array(0))), behind, rows)
+        encoded = graph.op("Gather", graph.constant("action_table", first.weight), rows, axis=0)
     else:
         assert isinstance(first, nn.Linear)
         encoded = graph.linear("action1", first, "actions")

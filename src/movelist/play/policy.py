@@ -6,6 +6,8 @@ that a choice does not depend on which other games happened to be in the same ba
 
 from __future__ import annotations
 
+import copy
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -21,9 +23,10 @@ from movelist.core.ragged import Segments
 from movelist.data.column import Column
 from movelist.data.episode import offsets_of, ranges
 from movelist.learn.device import autocast, to_device
-from movelist.learn.model import PolicyValueNet
+from movelist.learn.model import Network, PolicyValueNet
 
 Array = NDArray[Any]
+KEPT_BYTES = 64 << 20  # of halves of scores: 32,768 ids at a width of 512, which is more than dou dizhu has
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +121,23 @@ class RandomPolicy:
 class NetPolicy:
     """A network's policy, by the weights that it has when this object is made: make a new one after each update.
 
-    While the weights stand still, an action's half of the pair score is computed once for each id and kept.
+    While the weights stand still, an action's half of the pair score is computed once for each id and kept, up to
+    KEPT_BYTES of halves; an id that comes after that makes room by having all others computed anew.
 
     Args:
-        net: The network.
+        net: The network; copied, so that training it further does not change this policy.
         greedy: Always the likeliest action instead of drawing by probability.
         use_amp: Compute in mixed precision where that is faster.
     """
 
-    def __init__(self, net: PolicyValueNet, *, greedy: bool = False, use_amp: bool = False) -> None:
-        self.net, self.greedy, self.use_amp = net, greedy, use_amp
+    def __init__(self, net: Network, *, greedy: bool = False, use_amp: bool = False) -> None:
+        self.net = copy.deepcopy(net).requires_grad_(False).eval()
+        self.greedy, self.use_amp = greedy, use_amp
         self.device = next(net.parameters()).device
+        self.most_rows = max(1, KEPT_BYTES // (4 * net.shape.hidden_dim))
         self._known_id_R = np.zeros(0, np.int64)  # sorted
         self._row_R = np.zeros(0, np.int64)  # where each known id's half score lies in _half_RH
-        self._half_RH = torch.zeros(0, net.shape.hidden_dim, device=self.device)
+        self._half_RH: torch.Tensor | None = None  # in the precision in which it is used
 
     @torch.no_grad()
     def choose(self, turns: Turns) -> tuple[Array, Array]:
@@ -160,20 +166,22 @@ class NetPolicy:
         """Log-probabilities of all legal actions, float32 [A]."""
         return self._log_probs(turns)[0].cpu().numpy()  # WAIT: it is the answer
 
-    def act(self, state: ArrayLike, legal_actions: Any, *, seed: int = 0, turn: int = 0) -> tuple[int, float]:
+    def act(self, state: ArrayLike, legal_actions: Any, *, seed: int | None = None, turn: int = 0) -> tuple[int, float]:
         """Choose for a single turn, as an engine would.
 
         Args:
             state: [S].
-            legal_actions: 64-bit ids, signed or unsigned.
-            seed: Of the draw, together with `turn`; a greedy policy ignores both.
+            legal_actions: 64-bit ids, signed or unsigned, each once.
+            seed: Of the draw, together with `turn`: the same two draw the same action, as in an engine's reader. None
+                draws anew each time. A greedy policy ignores both.
             turn: Number of the turn in its game.
 
         Returns:
             The index of the choice in `legal_actions`, and its log-probability.
 
         Raises:
-            DataError: The list is empty or an id is no 64-bit integer, or the state has the wrong width.
+            DataError: The list is empty or names an action twice, an id is no 64-bit integer, or the state's width is
+                another.
         """
         index_B, log_prob_B = self.choose(self._one_turn(state, legal_actions, seed, turn))
         return int(index_B[0]), float(log_prob_B[0])
@@ -182,51 +190,106 @@ class NetPolicy:
         """The probability of each legal action of one turn, float32 [A]. Arguments and errors as in `act`."""
         return np.exp(self.log_probs(self._one_turn(state, legal_actions, 0, 0)))
 
-    def _one_turn(self, state: ArrayLike, legal_actions: Any, seed: int, turn: int) -> Turns:
-        ids = action_ids.parse_list(legal_actions)
-        row = np.asarray(state, np.float32).reshape(1, -1)
-        if row.shape[1] != self.net.shape.state_size:
-            raise DataError("the state has the wrong width", got=row.shape[1], expected=self.net.shape.state_size)
-        return Turns(row, np.array([len(ids)]), ids, np.array([seed]), np.array([turn]))
+    def _one_turn(self, state: ArrayLike, legal_actions: Any, seed: int | None, turn: int) -> Turns:
+        return one_turn(state, legal_actions, self.net.shape.state_size, seed=seed, turn=turn)
 
     def _log_probs(self, turns: Turns) -> tuple[torch.Tensor, Segments]:
         plan = Segments.from_counts(turns.count_B)
+        if not isinstance(self.net, PolicyValueNet):
+            return self._by_forward(turns, plan)
         row_A = self._rows(turns.action_id_A)
+        assert self._half_RH is not None
         columns = {"state": turns.state_BS, "offsets": plan.offsets.numpy(), "step": plan.step_A.numpy(), "row": row_A}
         there = to_device(columns, self.device)
         segments = Segments(there["offsets"], there["step"], plan.num_steps, plan.num_actions)
         with autocast(self.device, self.use_amp):
             half_BH = self.net.pair_state(self.net.state_encoder(there["state"]))
-            score_A = self.net.pair(half_BH, self._half_RH.to(half_BH.dtype), segments.step_A, there["row"])
+            score_A = self.net.pair(half_BH, self._half_RH, segments.step_A, there["row"])
         return ragged.log_softmax(score_A, segments), segments
+
+    def _by_forward(self, turns: Turns, plan: Segments) -> tuple[torch.Tensor, Segments]:
+        """By a network of one's own, of whose scores no half can be kept."""
+        unique_id_U, unique_A = np.unique(turns.action_id_A, return_inverse=True)
+        self.net.check_ids(torch.from_numpy(unique_id_U))
+        columns = {"state": turns.state_BS, "offsets": plan.offsets.numpy(), "step": plan.step_A.numpy()}
+        told = to_device(self._told(turns), self.device)
+        there = to_device({**columns, "unique": unique_A.reshape(-1), "id": unique_id_U}, self.device)
+        segments = Segments(there["offsets"], there["step"], plan.num_steps, plan.num_actions)
+        with autocast(self.device, self.use_amp):
+            encoded_U = self.net.encode_ids(there["id"])
+            score_A, _ = self.net(there["state"], encoded_U, segments.step_A, there["unique"], None, **told)
+        return ragged.log_softmax(score_A, segments), segments
+
+    def _told(self, turns: Turns) -> dict[str, Array]:
+        """The columns that the network looks at."""
+        told = {column.label: array for column, array in turns.columns.items()}
+        for name in self.net.column_names:
+            if name not in told:
+                raise DataError("the turns lack a column that the network looks at", got=sorted(told), expected=name,
+                                do="Let it play where the game tells it.")  # fmt: skip
+        return {name: told[name] for name in self.net.column_names}
 
     def _rows(self, action_id_A: Array) -> Array:
         """Each id's row in the kept halves; unknown ids are computed and kept first."""
-        place_A = np.searchsorted(self._known_id_R, action_id_A)
-        known_A = np.zeros(len(action_id_A), bool)
-        inside = place_A < len(self._known_id_R)
-        known_A[inside] = self._known_id_R[place_A[inside]] == action_id_A[inside]
+        known_A = self._is_known(action_id_A)
         if not known_A.all():
-            self._learn(np.unique(action_id_A[~known_A]))
-            place_A = np.searchsorted(self._known_id_R, action_id_A)
-        row_A: Array = self._row_R[place_A]
+            new_id = np.unique(action_id_A[~known_A])
+            if len(self._known_id_R) + len(new_id) > self.most_rows:
+                # Whatever else is kept may never come again; what is asked for now is needed whole.
+                self._known_id_R, self._row_R, self._half_RH = self._known_id_R[:0], self._row_R[:0], None
+                new_id = np.unique(action_id_A)
+            self._learn(new_id)
+        row_A: Array = self._row_R[np.searchsorted(self._known_id_R, action_id_A)]
         return row_A
 
+    def _is_known(self, action_id_A: Array) -> Array:
+        place_A = np.searchsorted(self._known_id_R, action_id_A)
+        known_A = place_A < len(self._known_id_R)
+        known_A[known_A] = self._known_id_R[place_A[known_A]] == action_id_A[known_A]
+        return known_A
+
     def _learn(self, new_id: Array) -> None:
+        """Compute and keep the halves of ids in ascending order, none of them known."""
+        assert isinstance(self.net, PolicyValueNet)
         self.net.check_ids(torch.from_numpy(new_id))
         encoded = self.net.encode_ids(to_device({"id": new_id}, self.device)["id"])
         with autocast(self.device, self.use_amp):
             half = self.net.pair_action(encoded)
+        if self._half_RH is None:
+            self._half_RH = half.new_empty(0, half.shape[1])
         start, end = len(self._known_id_R), len(self._known_id_R) + len(new_id)
         if end > len(self._half_RH):
             # Twice the room, so that many small additions copy little.
-            room = self._half_RH.new_empty(max(2 * end, 1024) - len(self._half_RH), self._half_RH.shape[1])
-            self._half_RH = torch.cat([self._half_RH, room])
+            room = max(end, min(self.most_rows, max(2 * end, 1024)))
+            grown = half.new_empty(room, half.shape[1])
+            grown[:start] = self._half_RH[:start]
+            self._half_RH = grown
         self._half_RH[start:end] = half
-        ids = np.concatenate([self._known_id_R, new_id])
-        rows = np.concatenate([self._row_R, np.arange(start, end)])
-        order = np.argsort(ids, kind="stable")
-        self._known_id_R, self._row_R = ids[order], rows[order]
+        place = np.searchsorted(self._known_id_R, new_id)
+        self._known_id_R = np.insert(self._known_id_R, place, new_id)
+        self._row_R = np.insert(self._row_R, place, np.arange(start, end))
+
+
+def one_turn(state: ArrayLike, legal_actions: Any, state_size: int, *, seed: int | None, turn: int) -> Turns:
+    """A single turn, as `NetPolicy.act` takes it.
+
+    Raises:
+        DataError: The list names an action twice, an id is no 64-bit integer, or the state has the wrong width.
+    """
+    ids = action_ids.parse_list(legal_actions)
+    if action_ids.listed_twice(ids, np.array([len(ids)])).any():
+        repeated = np.sort(ids)
+        first = int(repeated[:-1][np.diff(repeated) == 0][0])
+        raise DataError(
+            "a list of legal actions names an action twice",
+            got=f"{first} ({action_ids.to_text(first)})",
+            do="Name each once, as list(dict.fromkeys(actions)) does; the index refers to that list.",
+        )
+    row = np.asarray(state, np.float32).reshape(1, -1)
+    if row.shape[1] != state_size:
+        raise DataError("the state has the wrong width", got=row.shape[1], expected=state_size)
+    drawn = secrets.randbits(63) if seed is None else seed
+    return Turns(row, np.array([len(ids)]), ids, np.array([drawn]), np.array([turn]))
 
 
 def refuse_non_finite(log_prob_B: Array, turns: Turns) -> None:

@@ -10,10 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from movelist.core.action_ids import parse_list
-from movelist.core.errors import DataError, GameError
+from movelist.core.errors import DataError, GameError, MovelistError
 from movelist.core.settings import PlaySettings
 from movelist.data.column import Column
-from movelist.games.game import Game, State, game_columns, read_columns
+from movelist.games.columns import game_columns, read_columns
+from movelist.games.game import (
+    FLOAT32_INTEGERS,
+    Game,
+    State,
+    code_failed,
+    copy_actions,
+    read_observation,
+    read_player,
+    read_returns,
+    seat_of,
+    start_game,
+)
 
 Array = NDArray[Any]
 
@@ -31,10 +43,8 @@ class Running:
     player: int = 0
     actions: Sequence[int] = ()
 
-    @classmethod
-    def start(cls, game: Game, number: int, seed: int) -> Running:
-        """A game at its beginning."""
-        return cls(number, seed, game.new_state(seed), game.num_players, game_columns(game))
+    def __str__(self) -> str:
+        return f"game with seed {self.seed}, turn {self.turn}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,51 +82,75 @@ class Seen(NamedTuple):
     columns: Mapping[Column, Array]
 
 
+def start(game: Game, number: int, seed: int, num_players: int) -> Running:
+    """Start a game; GameError if it cannot."""
+    return Running(number, seed, start_game(game, seed, num_players), num_players, game_columns(game))
+
+
+def play(slots: Iterable[Running], indices: Iterable[int]) -> None:
+    """Play a chosen action in each game; GameError if one fails."""
+    for slot, index in zip(slots, indices, strict=True):
+        try:
+            slot.state.apply(index)
+        except MovelistError:
+            raise
+        except Exception as error:
+            raise code_failed(error, str(slot)) from error
+        slot.turn += 1
+
+
 def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]) -> bool:
     """Go on to the next decision, playing forced turns; False if there is none because the game is over.
 
     Raises:
-        GameError: The mover is no seat of the game, or there is not one return for each seat.
+        GameError: The mover is no seat of the game, there is not one return for each seat, or the game's own code
+            fails.
     """
-    state = slot.state
-    while (player := state.current_player()) is not None:
-        if not 0 <= player < slot.num_players:
-            raise GameError(
-                "there is no such player",
-                got=player,
-                expected=f"0 to {slot.num_players - 1}, or None",
-                where=_where(slot),
-            )
-        if slot.turn >= settings.max_turns:
-            views = [np.asarray(state.observe(seat), np.float32) for seat in range(slot.num_players)]
-            finished[slot.number] = Finished(_returns(slot), slot.turn, np.stack(views), _told_at_the_end(slot))
-            return False
-        actions = state.legal_actions()
-        if len(actions) != 1 or settings.keep_forced:
-            slot.player, slot.actions = player, actions
-            return True
-        state.apply(0)
-        slot.turn += 1
-    finished[slot.number] = Finished(_returns(slot), slot.turn, columns=_told_at_the_end(slot))
+    state, num_players = slot.state, slot.num_players
+    try:
+        while (player := state.current_player()) is not None:
+            if type(player) is not int or not 0 <= player < num_players:  # asked first, for it is quick
+                player = seat_of(player, num_players, slot)
+            if slot.turn >= settings.max_turns:
+                # A copy for each seat: a state may fill one array for all of them.
+                views = np.stack([read_observation(state, seat, slot) for seat in range(num_players)])
+                finished[slot.number] = _finished(slot, views)
+                return False
+            actions = state.legal_actions()
+            if len(actions) != 1 or settings.keep_forced:
+                slot.player = player
+                slot.actions = actions.copy() if type(actions) is list else copy_actions(actions, slot)
+                return True
+            state.apply(0)
+            slot.turn += 1
+        finished[slot.number] = _finished(slot)
+    except MovelistError:
+        raise
+    except Exception as error:
+        raise _explained(slot, error) from error
     return False
 
 
-def _told_at_the_end(slot: Running) -> dict[Column, Array]:
+def _finished(slot: Running, final_states: Array | None = None) -> Finished:
+    """What is left of a game that is over, or cut off."""
     columns = [column for column in slot.columns if not column.by_turn]
-    return read_columns(slot.state, columns, {"seat": slot.num_players}, _where(slot)) if columns else {}
+    told = read_columns(slot.state, columns, {"seat": slot.num_players}, slot) if columns else {}
+    return Finished(read_returns(slot.state, slot.num_players, slot), slot.turn, final_states, told)
 
 
-def _returns(slot: Running) -> list[float]:
-    returns = [float(value) for value in slot.state.returns()]
-    if len(returns) != slot.num_players:
-        raise GameError(
-            "there is not one return for each seat", got=len(returns), expected=slot.num_players, where=_where(slot)
-        )
-    return returns
-
-
-def _where(slot: Running) -> str:
-    return f"game with seed {slot.seed}, turn {slot.turn}"
+def _explained(slot: Running, error: Exception) -> GameError:
+    """What a game did wrong: one of the rules that it broke, or else an exception in its own code."""
+    try:
+        player = read_player(slot.state, slot.num_players, slot)
+        read_returns(slot.state, slot.num_players, slot)
+        if player is not None:
+            copy_actions(slot.state.legal_actions(), slot)
+            read_observation(slot.state, player, slot)
+    except GameError as broken:
+        return broken
+    except Exception:  # it is the first one that counts
+        pass
+    return code_failed(error, str(slot))
 
 
 def look(slots: Iterable[Running], state_BS: Array) -> Seen:
@@ -127,7 +161,8 @@ def look(slots: Iterable[Running], state_BS: Array) -> Seen:
         state_BS: float32 [B, S], filled here.
 
     Raises:
-        GameError: A list is empty, or a state has another width.
+        GameError: A list is empty, a state has another width or shows numbers that cannot be learnt from, or the
+            game's own code fails.
         DataError: An id is no 64-bit integer.
     """
     seen: list[Running] = []
@@ -137,24 +172,30 @@ def look(slots: Iterable[Running], state_BS: Array) -> Seen:
     scores: list[float] = []
     told: list[dict[Column, Array]] = []
     for row, slot in zip(state_BS, slots, strict=True):
-        if not len(slot.actions):  # a list or an array
-            raise GameError("a turn offers no legal action", where=_where(slot))
-        view = np.asarray(slot.state.observe(slot.player))
-        if view.shape != row.shape:  # a single number would fill the row
-            raise GameError(
-                "observe changes its width",
-                got=list(view.shape),
-                expected=f"{list(row.shape)} as in a fresh state",
-                where=_where(slot),
-            )
-        row[:] = view
+        if not slot.actions:
+            raise GameError("a turn offers no legal action", where=str(slot))
+        try:
+            view = np.asarray(slot.state.observe(slot.player))
+            if view.shape != row.shape:  # a single number would fill the row
+                raise GameError(
+                    "observe changes its width",
+                    got=list(view.shape),
+                    expected=f"{list(row.shape)} as in a fresh state",
+                    where=str(slot),
+                )
+            row[:] = view
+            scores.append(float(slot.state.returns()[slot.player]))
+            if slot.columns:
+                told.append(_told_now(slot))
+        except MovelistError:
+            raise
+        except Exception as error:
+            raise _explained(slot, error) from error
         seen.append(slot)
         flat.extend(slot.actions)
         counts.append(len(slot.actions))
         players.append(slot.player)
-        scores.append(slot.state.returns()[slot.player])
-        if slot.columns:
-            told.append(_told_now(slot))
+    _check_states(seen, state_BS)
     player_B, score_B = np.array(players, np.int64), np.array(scores, np.float64)
     try:
         action_id_A = parse_list(flat)
@@ -166,7 +207,7 @@ def look(slots: Iterable[Running], state_BS: Array) -> Seen:
 
 def _told_now(slot: Running) -> dict[Column, Array]:
     columns = [column for column in slot.columns if column.by_turn]
-    return read_columns(slot.state, columns, {"action": len(slot.actions)}, _where(slot)) if columns else {}
+    return read_columns(slot.state, columns, {"action": len(slot.actions)}, slot) if columns else {}
 
 
 def _together(told: Sequence[Mapping[Column, Array]]) -> dict[Column, Array]:
@@ -178,12 +219,19 @@ def _together(told: Sequence[Mapping[Column, Array]]) -> dict[Column, Array]:
     }
 
 
+def _check_states(slots: Sequence[Running], state_BS: Array) -> None:
+    """Refuse numbers that cannot be learnt from; only large ones, which are rare, are looked at one by one."""
+    if not state_BS.size or (state_BS.max() < FLOAT32_INTEGERS and state_BS.min() > -FLOAT32_INTEGERS):
+        return
+    for row, slot in zip(state_BS, slots, strict=True):
+        if not (np.abs(row) < FLOAT32_INTEGERS).all():  # NaN is not below anything
+            read_observation(slot.state, slot.player, slot)
+
+
 def _name_bad_list(slots: Iterable[Running]) -> None:
     """Raise the error of the first list with an id that is none, with its game and turn."""
     for slot in slots:
         try:
             parse_list(slot.actions)
         except DataError as error:
-            raise DataError(
-                error.what, got=error.got, expected=error.expected, where=_where(slot), do=error.do
-            ) from None
+            raise DataError(error.what, got=error.got, expected=error.expected, where=str(slot), do=error.do) from None

@@ -12,18 +12,63 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from movelist.core.errors import SettingsError
 from movelist.core.metrics import span
+from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes, Share, everything
-from movelist.games.game import Game, game_columns, game_name, state_size
+from movelist.games.columns import game_columns
+from movelist.games.game import Game, game_name, state_size
 from movelist.play.policy import Policy, Turns, derive_seeds
 from movelist.play.recorder import Recorder, Round
-from movelist.play.running import Finished, Running, advance, look
+from movelist.play.running import Finished, Running, advance, look, play, start
+from movelist.play.watchdog import telling_what_hangs
 from movelist.play.workers import Workers
 
 Array = NDArray[Any]
 GAMES = 1  # the purpose of the seed stream that training games come from
 RECORDINGS = 3  # and that of games which are only recorded
+
+
+class Opponents:
+    """Who else plays in some of the games of self-play: the learner has one seat there, an opponent all the others.
+
+    Learner's seats and opponents take turns by the game's number, so that a resumed run goes on with the same ones.
+
+    Args:
+        policies: One opponent moves all other seats of a game.
+        share: Of the games, above 0 and at most 1; in the others the learner has every seat.
+
+    Raises:
+        SettingsError: There is no opponent, or the share is out of range.
+    """
+
+    def __init__(self, policies: Sequence[Policy], share: float = 0.5) -> None:
+        if not policies:
+            raise SettingsError("opponents need a policy at least", got="none")
+        if not 0 < share <= 1:
+            raise SettingsError(
+                "the opponents' share of games cannot be used", got=share, expected="above 0, at most 1"
+            )
+        self.policies, self.share = list(policies), share
+
+    def seats(self, number_G: Array, num_players: int) -> Array:
+        """Who moves each seat of games by their number in the run: 0 is the learner, k the k-th opponent.
+
+        Example: with a share of 0.5 games 0, 2, 4 are the learner's alone, in game 1 it has seat 0, in game 3 seat 1.
+
+        Args:
+            number_G: int64 [G].
+            num_players: P.
+
+        Returns:
+            int64 [G, P].
+        """
+        before_G, after_G = (np.floor(number * self.share).astype(np.int64) for number in (number_G, number_G + 1))
+        seat_G, opponent_G = before_G % num_players, before_G // num_players % len(self.policies)
+        versus_GP = (after_G > before_G)[:, None] & (np.arange(num_players) != seat_G[:, None])
+        seats_GP: Array = np.where(versus_GP, opponent_G[:, None] + 1, 0)
+        return seats_GP
 
 
 class SelfPlay:
@@ -34,7 +79,8 @@ class SelfPlay:
         settings: Of self-play.
         seed: Of the games; game number n of a run is the same whatever was played before it.
         share: Which of the games of an update are played here; together, several processes play those of one.
-        say: Told when a worker failed and its games are played again.
+        opponents: Who moves some seats of some games; None lets the policy move all seats.
+        say: Told when a worker failed and its games are played again, and which game does not answer.
 
     Raises:
         GameError: The game cannot be sent to worker processes, and there are to be some.
@@ -47,17 +93,24 @@ class SelfPlay:
         *,
         seed: int = 0,
         share: Share = everything,
+        opponents: Opponents | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
         self.game, self.settings, self.seed, self.share = game, settings, seed, share
+        self.opponents = opponents
+        self.say = say
         self.num_started = 0
         self.workers = Workers(game, settings, say=say) if settings.rollout_workers else None
 
     def collect(self, policy: Policy, num_episodes: int) -> Episodes:
         """Play this process's share of `num_episodes` games. See `data.episode.Source`."""
-        seeds = derive_seeds(self.seed, GAMES, self.num_started, num_episodes)[self.share(num_episodes)]
-        seats = np.zeros((len(seeds), self.game.num_players), np.int64)
-        episodes = play_games(self.game, [policy], seats, seeds, self.settings, self.workers)
+        mine = self.share(num_episodes)
+        seeds = derive_seeds(self.seed, GAMES, self.num_started, num_episodes)[mine]
+        policies, seats = [policy], np.zeros((len(seeds), self.game.num_players), np.int64)
+        if self.opponents:
+            policies += self.opponents.policies
+            seats = self.opponents.seats(self.num_started + np.arange(num_episodes)[mine], self.game.num_players)
+        episodes = play_games(self.game, policies, seats, seeds, self.settings, self.workers, self.say)
         self.num_started += num_episodes
         with span("game"):
             return episodes.check(game_name(self.game))
@@ -83,6 +136,7 @@ def play_games(
     seed_G: Array,
     settings: PlaySettings,
     workers: Workers | None = None,
+    say: Callable[[str], None] = say_on_standard_error,
 ) -> Episodes:
     """Play one game for each seed, at most `settings.num_games` at once.
 
@@ -93,6 +147,7 @@ def play_games(
         seed_G: int64 [G], each game's seed.
         settings: num_games, keep_forced and max_turns are read.
         workers: Who play them, with settings of their own; None plays them in this process.
+        say: Told which game does not answer, in this process; workers have their own.
 
     Returns:
         G episodes in the order of the seeds, unchecked; `controller_EP` is 0 for the seats of the first policy.
@@ -103,6 +158,14 @@ def play_games(
     """
     if workers:
         return workers.play(policies, seats_GP, seed_G)
+    with telling_what_hangs(say):
+        return _play_here(game, policies, seats_GP, seed_G, settings)
+
+
+def _play_here(
+    game: Game, policies: Sequence[Policy], seats_GP: Array, seed_G: Array, settings: PlaySettings
+) -> Episodes:
+    """As `play_games`, in this process."""
     recorder = Recorder(state_size(game), game_columns(game))
     finished: dict[int, Finished] = {}
     running: list[Running] = []
@@ -111,7 +174,7 @@ def play_games(
         with span("game"):
             while len(running) < settings.num_games and num_started < len(seed_G):
                 seed = int(seed_G[num_started])
-                slot = Running.start(game, num_started, seed)
+                slot = start(game, num_started, seed, seats_GP.shape[1])
                 num_started += 1
                 if advance(slot, settings, finished):
                     running.append(slot)
@@ -134,8 +197,6 @@ def _play_turn(slots: list[Running], policy: Policy, recorder: Recorder) -> None
         turns = Turns(state_BS, seen.count_B, seen.action_id_A, seed_B, turn_B, seen.columns)
     index_B, log_prob_B = policy.choose(turns)
     with span("game"):
-        for slot, index in zip(slots, index_B.tolist(), strict=True):
-            slot.state.apply(index)
-            slot.turn += 1
+        play(slots, index_B.tolist())
         number_B = np.array([slot.number for slot in slots])
         recorder.add(Round(number_B, turns, seen.player_B, seen.score_B, index_B, log_prob_B))

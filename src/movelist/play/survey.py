@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from movelist.data.episode import POLICY, Episodes
 from movelist.data.record_format import CONTROLLER_NAMES, NOT_USED_YET
 from movelist.data.record_rules import NO_VERSION, Columns, Problem
-from movelist.play.arena import outcomes, wilson_interval
+from movelist.play.arena import MANY_TRUNCATED, outcomes, wilson_interval
 
 Array = NDArray[Any]
 PLACES = 3  # named for each kind of problem
@@ -126,6 +126,7 @@ class Survey:
             "recorded": sorted(self.widths),
             "episodes": self.episodes,
             "truncated": self.truncated,
+            "truncated_share": self.truncated / max(1, self.episodes),
             "steps": self.steps,
             "forced_turns": self.forced,
             "steps_with_log_prob": self.with_log_prob,
@@ -148,8 +149,9 @@ class Survey:
         """For people."""
         share = f"{self.forced / max(1, self.steps):.0%}"
         mean = self.legal_actions / max(1, self.steps)
+        cut_off = self.truncated / max(1, self.episodes)
         lines = [f"files          {self.files:>12,}   {'; '.join(sorted(self.widths)) or 'nothing usable'}"]
-        lines.append(f"episodes       {self.episodes:>12,}   {self.truncated:,} of them truncated")
+        lines.append(f"episodes       {self.episodes:>12,}   {self.truncated:,} of them truncated ({cut_off:.1%})")
         lines.append(f"steps          {self.steps:>12,}   {self.with_log_prob:,} of them with log_prob")
         lines.append(f"forced turns   {self.forced:>12,}   {share} of the steps")
         lines.append(f"legal actions  {self.legal_actions:>12,}   {mean:.2f} a step, {self.longest_list:,} at most")
@@ -161,6 +163,11 @@ class Survey:
             lines.append(f"seat {seat}: " + ", ".join(f"{name} {number:,}" for name, number in names.most_common()))
         for (player, against), tally in sorted(self.scores.items()):
             lines.append(_score_line(player, against, tally.summary()))
+        if cut_off >= MANY_TRUNCATED:
+            lines.append(
+                f"note: {cut_off:.1%} of the games were cut off: learning takes their end for what it is, but win "
+                "rates and returns count them as they stood. Let games be played to their end where you can."
+            )
         if len(self.widths) > 1:
             lines.append(f"note: recordings of {len(self.widths)} kinds; training takes those of the first one only.")
         if self.not_used:

@@ -68,6 +68,7 @@ class Worker:
         for half, width in enumerate(widths):
             if len(self.blocks) <= half or self.blocks[half].form.rows < width:
                 self._new_block(half, width, ACTIONS_PER_TURN * width)
+            self.blocks[half].forget()
         self.seed_of = dict(zip(numbers, seeds, strict=True))
         self.task = Task(numbers, seeds, (self.blocks[0].form, self.blocks[1].form), widths)
         if self.process is None:
@@ -157,8 +158,23 @@ class Worker:
             text = f"ended by {name}" + (", from outside or for lack of memory" if name == "SIGKILL" else "")
         else:
             text = f"ended with exit code {code if code < 256 else hex(code)}"  # Windows: 0xc0000005 is a bad access
-        current = [int(block.current[0]) for block in self.blocks]
-        return Failure(max(current), text, "")
+        return Failure(self._current(), text, "")
+
+    def _current(self) -> int:
+        """The number of the game that is being played at this moment, or NOBODY."""
+        return max(int(block.current[0]) for block in self.blocks)
+
+    def whereabouts(self) -> str:
+        """What the worker is busy with."""
+        if not self.ready:
+            return f"worker {self.number}, which is starting"
+        number = self._current()
+        where = self.place(Failure(number, "", ""))
+        if number == NOBODY:
+            return f"worker {self.number}, {where}"
+        rows = [(block, row) for block in self.blocks for row in np.flatnonzero(block.number_B == number)]
+        turns = [int(block.turn_B[row]) for block, row in rows]  # of its last decision; what was there before is older
+        return f"worker {self.number}: {where}, turn {max(turns, default=0)} or after"
 
     def place(self, failure: Failure) -> str:
         """The game that failed, or those among which it is, by their seeds."""

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from movelist.core.errors import MovelistError
 from movelist.core.settings import PlaySettings
 from movelist.data.column import Column
-from movelist.games.game import Game
-from movelist.play.running import Finished, Running, advance, look
+from movelist.games.game import SEE_TRACEBACK, Game
+from movelist.play.running import Finished, Running, advance, look, play, start
 
 Array = NDArray[Any]
 READY = "ready"  # a worker's first message: it has its game
@@ -147,13 +147,18 @@ class Block:
         form = BlockForm("", rows, state_size, capacity)
         memory = SharedMemory(create=True, size=form.num_bytes)
         block = cls(memory, replace(form, name=memory.name), to_unlink=True)
-        block.current[0] = NOBODY
+        block.forget()
         return block
 
     @classmethod
     def attach(cls, form: BlockForm) -> Block:
         """The other process's."""
         return cls(SharedMemory(form.name), form, to_unlink=False)
+
+    def forget(self) -> None:
+        """Nobody's game is in it."""
+        self.current[0] = NOBODY
+        self.number_B[:] = NOBODY
 
     def unlink(self) -> None:
         """Take the name away, once; on Windows the memory goes with its last user anyway."""
@@ -173,21 +178,21 @@ class _Half:
 
     def __init__(self, half: int, game: Game, settings: PlaySettings, block: Block, width: int) -> None:
         self.half, self.game, self.settings, self.block, self.width = half, game, settings, block, width
+        self.num_players = game.num_players
         self.running: list[Running] = []
 
     def go_on(self, waiting: deque[tuple[int, int]]) -> Post:
         """Play the choices, start games in place of those that are over, and post the turns."""
         finished: dict[int, Finished] = {}
         going = []
-        for slot, index in zip(self._each(), self.block.choice_B[: len(self.running)].tolist(), strict=True):
-            slot.state.apply(index)
-            slot.turn += 1
+        play(self._each(), self.block.choice_B[: len(self.running)].tolist())
+        for slot in self._each():
             if advance(slot, self.settings, finished):
                 going.append(slot)
         while len(going) < self.width and waiting:
             number, seed = waiting.popleft()
             self.block.current[0] = number
-            slot = Running.start(self.game, number, seed)
+            slot = start(self.game, number, seed, self.num_players)
             if advance(slot, self.settings, finished):
                 going.append(slot)
         self.running = going
@@ -276,7 +281,7 @@ def _failure(error: Exception, number: int) -> Failure:
     place = traceback.extract_tb(error.__traceback__)[-1]
     text = f"{type(error).__name__}: {error} at {place.filename}, line {place.lineno}"
     if isinstance(error, MovelistError):
-        text = str(error)
+        text = str(error).removesuffix(f". {SEE_TRACEBACK}")  # the note behind the error is its traceback
     return Failure(number, " ".join(text.split()), "".join(traceback.format_exception(error)))
 
 

@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 
 from movelist.core.errors import GameError, MovelistError, SettingsError, WorkerError
 from movelist.core.metrics import span
+from movelist.core.patience import Patience
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes
-from movelist.games.game import Game, game_columns, game_name, state_size
+from movelist.games.columns import game_columns
+from movelist.games.game import Game, game_name, state_size
 from movelist.play.policy import Policy, ask, join_turns
 from movelist.play.recorder import Recorder
 from movelist.play.worker import PATIENCE, PROCESS_NAME, Worker
@@ -39,7 +41,7 @@ class Workers:
     Args:
         game: What to play; each worker gets a copy by pickle.
         settings: `rollout_workers`, and of self-play.
-        say: Told when a worker failed and its games are played again.
+        say: Told when a worker failed and its games are played again, and which one does not answer.
 
     Raises:
         GameError: The game cannot be pickled.
@@ -113,8 +115,11 @@ class Workers:
                 start = end
 
     def _listen(self, crew: list[Worker]) -> None:
-        """Sleep until one of these workers has said something, or ended."""
-        heard = wait([worker.connection for worker in crew])
+        """Sleep until one of these workers has said something, or ended; tell whom that takes long."""
+        patience = Patience()
+        while not (heard := wait([worker.connection for worker in crew], patience.seconds_left)):
+            if waited := patience.word_is_due():
+                self.say(f"Waiting for {waited} for {'; '.join(worker.whereabouts() for worker in crew)}.")
         for worker in [worker for worker in crew if worker.connection in heard]:
             try:
                 message = worker.connection.recv()

@@ -2,37 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from movelist.core.errors import CheckpointError, GameError, SettingsError
 from movelist.core.settings import MatchSettings, TrainSettings
+from movelist.data.episode import Source
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, check_game, game_name, state_size
 from movelist.learn.device import choose_device
-from movelist.learn.model import PolicyValueNet
+from movelist.learn.learner import Learner
+from movelist.learn.loss import Loss
+from movelist.learn.model import EncoderMaker, Network, NetworkMaker
 from movelist.play import arena
 from movelist.play.export import ExportReport, Profile, export_net
 from movelist.play.exported import ExportedPolicy, is_exported, load_exported
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.play.policy_info import describe
+from movelist.play.selfplay import Opponents
 from movelist.run import checkpoint
 from movelist.run.checkpoint import load_policy as load
 from movelist.run.exactness import movelist_version
 from movelist.run.folder import read_settings
+from movelist.run.parts import handed_in
 from movelist.run.presets import preset
+from movelist.run.start import Update
 from movelist.run.train import TrainResult
 from movelist.run.train import train as train_settings
 
 __all__ = ["export", "load", "match", "train"]
 
 
-def train(game: str | Game | None = None, **settings: Any) -> TrainResult:
+def train(
+    game: str | Game | None = None,
+    *,
+    net: Network | NetworkMaker | str | None = None,
+    state_encoder: nn.Module | EncoderMaker | str | None = None,
+    loss: Loss | None = None,
+    source: Source | None = None,
+    opponents: Opponents | Sequence[Policy] | None = None,
+    policy: Callable[[Network], Policy] | None = None,
+    learner: Callable[..., Learner] | None = None,
+    after_update: Callable[[Update], None] | None = None,
+    **settings: Any,
+) -> TrainResult:
     """Train a policy by self-play or from recordings; see `movelist train --help` for the settings.
+
+    Each part can be handed in ready made; docs/extending.md has a small working program for each.
 
     Args:
         game: A name, or a game of your own (see `movelist.Game`; `movelist.check_game` tests it). None is dou_dizhu, or
             with `data=` the game that the recordings name.
+        net: A network in place of the standard one: a `movelist.Network`, its class (called with a
+            `movelist.ModelShape`), or the class's name, "module:Class". Checkpoints name the class, so that every
+            command finds it; of an object only this program can give another.
+        state_encoder: What reads a state [B, S] -> [B, hidden_dim] in the standard network: a torch module, what makes
+            one of (state_size, hidden_dim), or its name.
+        loss: What a batch minimises, in place of PPO's; see `movelist.learn.loss.Loss`.
+        source: Where episodes come from, in place of self-play; see `movelist.Source`.
+        opponents: Policies that move the other seats in half of the games of self-play, or `movelist.Opponents` with
+            another share. Only the learner's own seats are learned from.
+        policy: Makes of the network who plays the learner's seats, before each update; None is `movelist.NetPolicy`.
+            The log-probs that it gives are taken as those of the choices.
+        learner: A class to use in place of `movelist.learn.learner.Learner`, called in the same way.
+        after_update: Called after each update with a `movelist.Update`, as loggers need it; in the first process.
         **settings: By their plain names, as in `train(lr=1e-3, hidden_dim=128, out="runs/mine")`.
 
     Returns:
@@ -45,10 +81,23 @@ def train(game: str | Game | None = None, **settings: Any) -> TrainResult:
         settings = read_settings(Path(resumed)) | {"out": None, "preset": None} | settings
     if name := settings.get("preset"):
         settings = preset(name, settings.get("device", "auto")) | settings
-    if game is None or isinstance(game, str):
-        return train_settings(TrainSettings.from_flat(settings | ({"game": game} if game else {})))
-    check_game(game, num_games=1)
-    return train_settings(TrainSettings.from_flat(settings | {"game": game_name(game)}), game)
+    own = game if game is not None and not isinstance(game, str) else None
+    named = {} if game is None else {"game": game if isinstance(game, str) else game_name(game)}
+    chosen = TrainSettings.from_flat(settings | named)
+    if own is not None:
+        check_game(own, num_games=1, max_turns=chosen.play.max_turns, cut_off=True)
+    resolved, parts = handed_in(
+        chosen,
+        net=net,
+        state_encoder=state_encoder,
+        opponents=opponents,
+        loss=loss,
+        source=source,
+        policy=policy,
+        learner=learner,
+        after_update=after_update,
+    )
+    return train_settings(resolved, own, parts=parts)
 
 
 def match(
@@ -121,7 +170,7 @@ def _game_of(name: str) -> Game:
 
 
 def export(
-    policy: NetPolicy | PolicyValueNet | Path | str,
+    policy: NetPolicy | Network | Path | str,
     out: Path | str,
     profile: Profile = "ort",
     *,
@@ -158,7 +207,7 @@ def export(
     if game is None:
         raise SettingsError("an export needs to know its game", do='Give game="...": the file names it.')
     net = policy.net if isinstance(policy, NetPolicy) else policy
-    if not isinstance(net, PolicyValueNet):
+    if not isinstance(net, Network):
         raise SettingsError(
             "this cannot be exported", got=type(net).__name__, expected="a run, a checkpoint, a network or its policy"
         )

@@ -9,10 +9,10 @@ from safetensors.numpy import save
 
 from movelist.core.errors import MovelistError, NonFiniteError
 from movelist.data.whole_file import write_whole
-from movelist.learn.model import PolicyValueNet
+from movelist.learn.model import Network
 
 
-def keep_bad_minibatch(error: NonFiniteError, net: PolicyValueNet, path: Path) -> NonFiniteError:
+def keep_bad_minibatch(error: NonFiniteError, net: Network, path: Path) -> NonFiniteError:
     """Write the minibatch of an error beside the run's files; docs/reliability.md shows how to look at it.
 
     Args:

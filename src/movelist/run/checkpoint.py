@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from movelist.core.errors import CheckpointError
 from movelist.core.returns import RunningScale
 from movelist.games.game import Game, game_name, state_size
 from movelist.learn.device import choose_device
-from movelist.learn.model import ModelShape, PolicyValueNet
+from movelist.learn.model import ModelShape, Network, make_net
 from movelist.play.exported import is_exported
 from movelist.play.policy import NetPolicy
 from movelist.play.policy_info import PolicyInfo, describe, settings_hash
@@ -34,6 +35,7 @@ def pack(
     source: dict[str, Any],
     recorded: dict[str, Any] | None,
     counters: dict[str, Any],
+    handed_in: dict[str, str],
     device: torch.device,
 ) -> dict[str, Any]:
     """All that a checkpoint holds, of types that load without running code."""
@@ -45,6 +47,7 @@ def pack(
         "source": source,
         "recorded": recorded,
         "counters": counters,
+        "handed_in": handed_in,
         "generators": generators_state(),
         "circumstances": circumstances(device),
     }
@@ -118,11 +121,40 @@ def _read(file: Path) -> dict[str, Any]:
     return state
 
 
-def load_net(state: dict[str, Any], device: torch.device) -> PolicyValueNet:
-    """The network of a checkpoint's state."""
-    net = PolicyValueNet(ModelShape(**state["shape"])).to(device)
-    net.load_state_dict(state["learner"]["net"])
+def load_net(
+    state: dict[str, Any],
+    device: torch.device,
+    *,
+    state_encoder: nn.Module | None = None,
+    network: Network | None = None,
+) -> Network:
+    """The network of a checkpoint's state; parts that the checkpoint names are imported, others have to be given.
+
+    Raises:
+        SettingsError: A part cannot be made here; says which.
+        CheckpointError: The weights do not fit the parts.
+    """
+    net = make_net(ModelShape(**state["shape"]), state_encoder=state_encoder, network=network).to(device)
+    load_weights(net, state)
     return net
+
+
+def load_weights(net: Network, state: dict[str, Any]) -> None:
+    """Give a network the weights of a checkpoint's state.
+
+    Raises:
+        CheckpointError: They are of another network.
+    """
+    try:
+        net.load_state_dict(state["learner"]["net"])
+    except RuntimeError as error:
+        first = next((line.strip() for line in str(error).splitlines()[1:]), str(error))
+        raise CheckpointError(
+            "the checkpoint's weights are of another network",
+            got=first,
+            where=state["shape"].get("network") or state["shape"].get("state_encoder") or type(net).__name__,
+            do="Its class changed since, or another one was given: use the one that it was trained with.",
+        ) from None
 
 
 def policy_info(state: dict[str, Any], state_layout: str | None = None) -> PolicyInfo:
@@ -140,23 +172,33 @@ def policy_info(state: dict[str, Any], state_layout: str | None = None) -> Polic
     )
 
 
-def load_policy(path: Path | str, *, device: str = "cpu", greedy: bool = True) -> NetPolicy:
+def load_policy(
+    path: Path | str,
+    *,
+    device: str = "cpu",
+    greedy: bool = True,
+    state_encoder: nn.Module | None = None,
+    net: Network | None = None,
+) -> NetPolicy:
     """The policy of a run or checkpoint, ready to play.
 
     Args:
         path: A run folder or a checkpoint file.
         device: "cpu", "cuda" or "auto".
         greedy: Always the likeliest action; otherwise draw by probability.
+        state_encoder: The run's state encoder, where the run was handed one that has no name.
+        net: The run's network, likewise.
 
     Raises:
         CheckpointError: As `load`.
+        SettingsError: The run has a part of its own that cannot be made here.
 
     Example:
         policy = movelist.load("runs/mine")
         index, log_prob = policy.act(state, legal_actions)
     """
     chosen = choose_device(device)
-    return NetPolicy(load_net(load(path), chosen), greedy=greedy)
+    return NetPolicy(load_net(load(path), chosen, state_encoder=state_encoder, network=net), greedy=greedy)
 
 
 def load_versioned(path: Path, game: Game) -> tuple[NetPolicy, int]:
@@ -179,7 +221,8 @@ def check_fits(state: dict[str, Any], where: Path | str, *, game: str, **sizes: 
     Raises:
         CheckpointError: Names what differs.
     """
-    held = {"game": state["settings"]["game"], **state["shape"]}
+    # A checkpoint of an older version lacks what every network then had.
+    held = {"game": state["settings"]["game"], **asdict(ModelShape(**state["shape"]))}
     for name, expected in {"game": game, **sizes}.items():
         if held.get(name) != expected:
             raise CheckpointError(

@@ -18,7 +18,7 @@ from movelist.run.growing_file import GrowingFile
 
 
 class Events:
-    """Scalars for TensorBoard.
+    """Scalars and texts for TensorBoard.
 
     Args:
         folder: Gets a new file.
@@ -50,6 +50,26 @@ class Events:
         """
         values = [self._summary.Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
         pieces = [*self._pieces, self._piece(step=step, summary=self._summary.Summary(value=values))]
+        self._pieces = []
+        self._file.add(b"".join(pieces))
+
+    def add_text(self, step: int, tag: str, text: str) -> None:
+        """Write a text in markdown, for TensorBoard's page of texts.
+
+        Raises:
+            OSError: The disk is full; it waits for the next call.
+        """
+        from tensorboard.compat.proto import tensor_pb2, tensor_shape_pb2, types_pb2
+
+        metadata = self._summary.SummaryMetadata(
+            plugin_data=self._summary.SummaryMetadata.PluginData(plugin_name="text")
+        )
+        shape = tensor_shape_pb2.TensorShapeProto(dim=[tensor_shape_pb2.TensorShapeProto.Dim(size=1)])
+        tensor = tensor_pb2.TensorProto(
+            dtype=types_pb2.DT_STRING, tensor_shape=shape, string_val=[text.encode("utf-8")]
+        )
+        value = self._summary.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)
+        pieces = [*self._pieces, self._piece(step=step, summary=self._summary.Summary(value=[value]))]
         self._pieces = []
         self._file.add(b"".join(pieces))
 

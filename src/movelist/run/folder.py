@@ -3,11 +3,12 @@
     RUN/settings.json               the resolved settings
     RUN/metrics.jsonl               one line an update
     RUN/tensorboard/                the same numbers
+    RUN/final_match.json            the match at the end: opponent, checkpoint, score of all games and of each seat
     RUN/in_use.lock                 while a training runs
     RUN/bad-minibatch-000121.safetensors    if a number went bad in update 121
     RUN/checkpoints/update-000120.pt
     RUN/checkpoints/latest.json     {"file": "update-000120.pt"}
-    RUN/checkpoints/best.json       {"file": "update-000080.pt", "win_rate": 0.93}
+    RUN/checkpoints/best.json       {"file": "update-000080.pt", "win_rate": 0.93, "mean_return": 1.7}
 
 A checkpoint is written beside its place, flushed, and renamed; numbered files are never overwritten, since on Windows
 another program may hold them open. `latest.json` changes last.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,14 +73,14 @@ class RunFolder:
         for folder in (self.path, self.checkpoints, self.path / "policies"):
             delete_unfinished(folder)
 
-    def save(self, number: int, state: dict[str, Any], *, keep: int, best: float | None = None) -> Path:
+    def save(self, number: int, state: dict[str, Any], *, keep: int, best: Mapping[str, float] | None = None) -> Path:
         """Save checkpoint `number`, point latest.json at it, and delete older ones but the newest `keep` and the best.
 
         Args:
             number: Of the update.
             state: From `checkpoint.pack`.
             keep: How many to keep, this one among them.
-            best: Its win rate, if it is the best one so far: best.json names it, and it is kept until one is better.
+            best: Of its match, if it is the best one so far: best.json names it, and it is kept until another one is.
 
         Raises:
             SaveError: The disk is full. The checkpoint before is whole.
@@ -87,7 +89,7 @@ class RunFolder:
         write_whole(path, lambda file: write_sealed(state, file))
         self.write_json("checkpoints/latest.json", {"file": path.name})
         if best is not None:
-            self.write_json("checkpoints/best.json", {"file": path.name, "win_rate": best})
+            self.write_json("checkpoints/best.json", {"file": path.name, **best})
         kept = named_file(self.checkpoints / "best.json")
         older = [old for old in numbered(self.checkpoints) if _number_of(old) <= number]
         for old in older[:-keep]:

@@ -21,19 +21,11 @@ def greeting(training: Training) -> list[str]:
     """What is said before the first update."""
     settings, device = training.settings, training.learner.world.device
     lines = [advice] if (advice := missing_cuda_advice()) else []
-    if training.recorded:
-        lines += training.recorded.lines()
-    elif training.is_openspiel:
-        lines.append(
-            f"No --data, so self-play on OpenSpiel's {settings.game}. Your own game: --data FOLDER with recordings of "
-            "it (docs/episode_format.md), or movelist.train(game=MyGame()) in Python."
-        )
-    else:
-        lines.append(f"Self-play on {training.game_name}.")
+    lines += training.supply.lines()
     goals = []
     if settings.run.step_goal:
         goals.append(f"{settings.run.step_goal:,} steps (--total_steps)")
-    if training.recorded and not settings.recorded.watch:
+    if settings.recorded.data and not settings.recorded.watch:
         goals.append(f"{settings.recorded.data_passes} passes over the data (--data_passes)")
     if settings.run.max_seconds:
         goals.append(f"{settings.run.max_seconds:,g} s (--max_seconds)")
@@ -100,7 +92,8 @@ def describe_update(settings: UpdateSettings, episodes: Episodes, totals: Totals
         f"{settings.epochs_per_update} epochs. It keeps about "
         f"{max(1, rollout_bytes(episodes, settings.epochs_per_update) >> 20):,} MB on the device."
     ]
-    if totals.episodes < 32:
+    raise_it = totals.episodes >= settings.update_frequency  # else it is time or data that bound them
+    if totals.episodes < 32 and raise_it:
         lines.append(
             f"Warning: {totals.episodes} episodes for an update make a noisy gradient and small network calls. "
             "Raise --update_frequency to 32 or more."
@@ -108,7 +101,7 @@ def describe_update(settings: UpdateSettings, episodes: Episodes, totals: Totals
     if num_minibatches < 4:
         lines.append(
             f"Warning: {num_minibatches} minibatches an epoch are few steps of learning for the games played. "
-            "Raise --update_frequency or lower --batch_size."
+            f"{'Raise --update_frequency or lower' if raise_it else 'Lower'} --batch_size."
         )
     return lines
 
@@ -121,9 +114,9 @@ def next_steps(training: Training, *, interrupted: bool) -> list[str]:
         further["total_steps"] = 2 * training.counters.steps
     if run.max_seconds and training.counters.seconds >= run.max_seconds:
         further["max_seconds"] = 2 * math.ceil(training.counters.seconds)
-    if training.recorded and training.progress >= 1.0:
+    if training.supply.from_recordings and training.progress >= 1.0:
         further["data_passes"] = 2 * training.settings.recorded.data_passes
-    if training.is_openspiel or training.recorded:
+    if training.is_openspiel or training.supply.from_recordings:
         train_on = " ".join(["movelist train --resume", path, *(f"--{name} {goal}" for name, goal in further.items())])
         match = f"movelist match {path} --against random --num_games 10000"
     else:
@@ -132,6 +125,6 @@ def next_steps(training: Training, *, interrupted: bool) -> list[str]:
         match = f"movelist.match({str(folder)!r}, game=..., num_games=10000) in Python"
     if interrupted:
         return [f"Stopped before the end. Go on: {train_on}"]
-    if training.recorded and not training.is_openspiel:  # nobody can play it here
+    if training.supply.from_recordings and not training.is_openspiel:  # nobody can play it here
         return [f"Next: {train_on}"]
     return [f"Next: {match}", f"Or train on: {train_on}"]

@@ -96,6 +96,14 @@ class Log:
         self._last_match.update({name: value for name, value in metrics.items() if name.startswith("arena/")})
         self._show(progress_text(step, {**self._last_match, **metrics}), progress, last)
 
+    def table(self, step: int, tag: str, rows: Mapping[str, object]) -> None:
+        """Names and values for TensorBoard's page of texts."""
+        if self._events:
+            events = self._events
+            lines = [f"| {name} | {value} |".replace("\n", " ") for name, value in rows.items()]
+            text = "\n".join(["| name | value |", "|---|---|", *lines])
+            self._write(lambda: events.add_text(step, tag, text), "TensorBoard's file")
+
     def _write(self, write: Callable[[], None], name: str) -> None:
         """Write to a file; a full disk is no reason to stop a training, and is told once."""
         try:

@@ -31,6 +31,7 @@ from movelist.core.profile_settings import ProfileSettings
 from movelist.core.settings import TrainSettings
 from movelist.games.game import Game
 from movelist.learn.device import choose_device
+from movelist.learn.model import PolicyValueNet
 from movelist.measure.clock import matmul_rate
 from movelist.measure.clock import wait as wait_for_device
 from movelist.measure.device_trace import DeviceWork, trace
@@ -69,10 +70,8 @@ class Loop:
             folder = Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="movelist-", ignore_cleanup_errors=True))
             )
-            self.training = Training(settings, game, RunFolder(folder))
+            self.training = Training(settings, game, RunFolder(folder), data=data)
             self.training.say = lambda text: None
-            if data:
-                self.training.train_from(data)
             stack.callback(self.training.source.close)
             self.log = stack.enter_context(Log(folder, tensorboard=False, console=Console(file=io.StringIO())))
             self._open = stack.pop_all()
@@ -328,7 +327,7 @@ class _Profiler:
         finally:
             training.learner.compiled = compiled
         self._note("waits", time.perf_counter() - started, episodes.num_steps)
-        self.looks.calls = 0 if training.recorded else calls["forward"]
+        self.looks.calls = 0 if training.supply.from_recordings else calls["forward"]
         return wait_findings(update, rollout, notes)
 
     def _num_graphs(self) -> int | None:
@@ -391,9 +390,11 @@ class _Profiler:
             samples=self.looks.samples,
         )
 
-    def _per_sample(self) -> PerSample:
-        """Both by the steps of all epochs."""
+    def _per_sample(self) -> PerSample | None:
+        """Both by the steps of all epochs; None for a network of one's own, which nobody wrote per sample."""
         training, plain = self.training, self.looks.plain
+        if not isinstance(training.net, PolicyValueNet):
+            return None
         prepared = training.prepare(plain[-1].episodes)
         speed = per_sample_steps_per_second(training.net, prepared, training.settings.update)
         steps = sum(update.episodes.num_steps * update.metrics["perf/epochs"] for update in plain)

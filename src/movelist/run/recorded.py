@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from movelist.core.errors import DataError, GameError, MissingExtraError, SettingsError
+from movelist.core.patience import Patience
 from movelist.core.settings import TrainSettings
 from movelist.data import recordings
 from movelist.data.episode import HUMAN, OTHER, POLICY, Episodes
@@ -23,13 +24,15 @@ from movelist.data.watch import WatchStream
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, game_name, state_size
 from movelist.learn.parallel import World
-from movelist.play.policy import NetPolicy, Turns
+from movelist.play.policy import NetPolicy, Policy, Turns
 from movelist.play.survey import Incoming
+from movelist.run.supply import Supply
 
 WATCH_LAG = 32  # updates; the default of --max_policy_lag with --watch
 LARGEST_ERROR = 1e-3  # of a recorded log-prob of the present policy; float32 on another machine stays below 1e-4
 CHECKED_STEPS = 1024
 SAID_PROBLEMS = 5
+LOOK_SECONDS = 0.5  # how long to wait for an engine before asking whether anyone wants to stop
 
 
 @dataclass
@@ -128,7 +131,7 @@ def _wait_for_widths(folder: Path, max_seconds: float | None, say: Callable[[str
     Raises:
         DataError: None came within `max_seconds`.
     """
-    deadline, said = time.monotonic() + (max_seconds or math.inf), ""
+    deadline, said, patience = time.monotonic() + (max_seconds or math.inf), "", Patience()
     while True:
         try:
             return first_widths(recordings.find([folder]))
@@ -138,6 +141,8 @@ def _wait_for_widths(folder: Path, max_seconds: float | None, say: Callable[[str
             if error.what != said:
                 said = error.what
                 say(f"Waiting for the first episode in {folder}: {error}")
+            elif waited := patience.word_is_due():
+                say(f"Waiting for {waited} for the first episode in {folder}.")
             time.sleep(0.5)
 
 
@@ -170,17 +175,19 @@ class _Elsewhere:
         return 0.0
 
 
-class Recorded:
-    """The recorded side of one training.
+class Recorded(Supply):
+    """The supply of recordings, or of a store.
 
     Args:
         data: From `open_data`.
         settings: Of the training.
         say: Told what a person should know.
         version: The present policy's number.
-        keep_going: Whether to wait for more.
         world: The processes that share the data.
     """
+
+    source: RecordedSource
+    from_recordings = True
 
     def __init__(
         self,
@@ -189,7 +196,6 @@ class Recorded:
         *,
         say: Callable[[str], None],
         version: Callable[[], int],
-        keep_going: Callable[[], bool],
         world: World,
     ) -> None:
         self.data, self.settings, self.say, self.version, self.world = data, settings, say, version, world
@@ -198,17 +204,21 @@ class Recorded:
         self._said: set[str] = set()
         recorded = settings.recorded
         self.stream = self._stream()
-        lag = recorded.max_policy_lag
-        self.source = RecordedSource(
-            self.stream,
-            learn_from=_controllers(settings),
-            max_lag=WATCH_LAG if lag is None and recorded.watch else lag,
-            version=version,
-            keep_going=keep_going,
-            say=say,
-            total=lambda *numbers: world.gather(numbers).sum(axis=0).astype(int).tolist(),
-            deal=self._deal if data.watched else lambda rollout: rollout,
+        super().__init__(
+            RecordedSource(
+                self.stream,
+                learn_from=_controllers(settings),
+                max_lag=recorded.max_policy_lag,
+                version=version,
+                say=say,
+                total=lambda *numbers: world.gather(numbers).sum(axis=0).astype(int).tolist(),
+            )
         )
+
+    @property
+    def done(self) -> float:  # type: ignore[override]
+        """Share of the data that is used, 0 to 1."""
+        return self.source.done
 
     def lines(self) -> list[str]:
         """What is said before the first update."""
@@ -217,8 +227,6 @@ class Recorded:
         lines = [f"{'Imitation' if recorded.imitate else 'PPO'} from {', '.join(map(str, recorded.data))}: {what}."]
         if data.store:
             lines.append(f"A store of {len(data.store):,} episodes with {data.store.num_steps:,} steps.")
-        elif data.watched:
-            lines.append(f"Watching {data.watched}; episodes are used once, and used_files.json lists what can go.")
         elif sum(file.stat().st_size for file in data.files) > 1 << 20:
             lines.append("Read as they are; made into a store first, they load many times faster: movelist convert.")
         sizes = (data.widths.critic_size, data.widths.feature_size)
@@ -226,7 +234,7 @@ class Recorded:
         lines += [f"{' and '.join(unused)} are checked and not used yet."] if unused else []
         return [*lines, *data.notes]
 
-    def look_at(self, episodes: Episodes, policy: NetPolicy) -> None:
+    def look_at(self, episodes: Episodes, policy: Policy) -> None:
         """Count a rollout's games, and say what is worth knowing of it, each thing once, before it is trained on."""
         rollout = self.source.last
         if rollout is None or not len(episodes):
@@ -239,7 +247,8 @@ class Recorded:
                 )
             if (rollout.episodes.controller_EP == HUMAN).any():
                 self._once("People moved some seats: --imitate learns from their games, then --init_from starts PPO.")
-            self._compare(episodes, rollout.version_EP, policy)
+            if isinstance(policy, NetPolicy):
+                self._compare(episodes, rollout.version_EP, policy)
 
     def metrics(self) -> dict[str, float]:
         """Numbers of the last rollout, by their tags."""
@@ -253,28 +262,15 @@ class Recorded:
         """Go on from `state_dict`."""
         self.incoming.load_state_dict(state["incoming"])
 
-    def used_up(self) -> list[str]:
-        """Files that can be deleted."""
-        return self.stream.used_up(self.source.state_dict()) if isinstance(self.stream, WatchStream) else []
-
     def _stream(self) -> Stream:
         data, settings = self.data, self.settings
         passes, seed, keep_forced = settings.recorded.data_passes, settings.run.seed, settings.play.keep_forced
         share = self.world.share
-        if data.watched and self.world.rank:
-            return _Elsewhere(data.widths)
-        if data.watched:
-            return WatchStream(data.watched, keep_forced=keep_forced, widths=data.widths, report=self._report)
         if data.store:
             return StoreStream(data.store, passes=passes, seed=seed, share=share)
         return RecordingStream(
             data.files, passes=passes, seed=seed, keep_forced=keep_forced, report=self._report, share=share
         )
-
-    def _deal(self, rollout: Stored | None) -> Stored | None:
-        """This process's part of what rank 0 found in the watched folder."""
-        whole = np.arange(0 if rollout is None else len(rollout))
-        return self.world.deal([rollout and rollout.take(whole[part]) for part in self.world.shares(len(whole))])
 
     def _report(self, problem: Problem) -> None:
         if problem.harmless:
@@ -308,6 +304,85 @@ class Recorded:
         if error > LARGEST_ERROR:
             text = f"Warning: {text}, more than rounding does (1e-3): was another network or temperature at play?"
         self.say(text)
+
+
+class Watched(Recorded):
+    """The supply of a folder that an engine writes to, which in turn waits for each new policy.
+
+    Args:
+        data: As for `Recorded`, and the others.
+        settings: Of the training.
+        say: Told what a person should know.
+        version: The present policy's number.
+        world: The processes that share the data.
+        asked_to_stop: Whether somebody wants to stop; all processes agree on it.
+        publish: Hands the present policy to the engine; called in the first process with the files that can go.
+    """
+
+    each_update_counts = True
+
+    def __init__(
+        self,
+        data: OpenData,
+        settings: TrainSettings,
+        *,
+        say: Callable[[str], None],
+        version: Callable[[], int],
+        world: World,
+        asked_to_stop: Callable[[], bool],
+        publish: Callable[[list[str] | None], None],
+    ) -> None:
+        super().__init__(data, settings, say=say, version=version, world=world)
+        self.asked_to_stop, self.publish = asked_to_stop, publish
+        # Waiting is no training, so max_seconds bounds it by the clock.
+        self._deadline = time.monotonic() + (settings.run.max_seconds or math.inf)
+        self._look_until = math.inf
+        self.source.keep_going = lambda: time.monotonic() < self._look_until
+        self.source.deal = self._deal
+        if self.source.max_lag is None:
+            self.source.max_lag = WATCH_LAG
+
+    def lines(self) -> list[str]:
+        """See `Supply`."""
+        first, *more = super().lines()
+        where = f"Watching {self.data.watched}; episodes are used once, and used_files.json lists what can go."
+        return [first, where, *more]
+
+    def begin(self) -> None:
+        """An engine that waits for policies need not make one up before the first update."""
+        self.world.first(lambda: self.publish(None))
+
+    def collect(self, policy: Policy, num_episodes: int) -> Episodes:
+        """The next episodes that the engine wrote; none once it is time to stop. See `Supply`."""
+        patience = Patience()
+        while True:
+            self._look_until = time.monotonic() + LOOK_SECONDS
+            episodes = super().collect(policy, num_episodes)
+            if self.world.gather([len(episodes)]).any() or self._tired():
+                return episodes
+            if waited := patience.word_is_due():
+                self.say(f"Waiting for {waited} for {num_episodes:,} new episodes in {self.data.watched}.")
+
+    def saved(self) -> None:
+        """See `Supply`."""
+        state = self.source.state_dict()
+        self.publish(self.stream.used_up(state) if isinstance(self.stream, WatchStream) else [])
+
+    def _tired(self) -> bool:
+        """Whether one of the processes waits no longer for the engine."""
+        late_R = self.world.gather([time.monotonic() > self._deadline])
+        return self.asked_to_stop() or bool(late_R.any())
+
+    def _stream(self) -> Stream:
+        watched, keep_forced = self.data.watched, self.settings.play.keep_forced
+        if self.world.rank or watched is None:
+            return _Elsewhere(self.data.widths)
+        return WatchStream(watched, keep_forced=keep_forced, widths=self.data.widths, report=self._report)
+
+    def _deal(self, rollout: Stored | None) -> Stored | None:
+        """This process's part of what rank 0 found in the watched folder."""
+        whole = np.arange(0 if rollout is None else len(rollout))
+        return self.world.deal([rollout and rollout.take(whole[part]) for part in self.world.shares(len(whole))])
 
 
 def _controllers(settings: TrainSettings) -> frozenset[int]:

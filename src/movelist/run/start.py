@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from movelist.core.errors import SettingsError
 from movelist.core.settings import TrainSettings
 from movelist.data.episode import Episodes
 from movelist.games.game import Game, action_encoder, game_name, state_size
-from movelist.learn.model import ModelShape
+from movelist.learn.model import ModelShape, Network
 from movelist.run import checkpoint
 from movelist.run.folder import numbered
 
@@ -24,16 +24,20 @@ class Counters:
         episodes: Trained on.
         seconds: Of training.
         best_win_rate: Of the checkpoint that best.json names; below 0 if there is none.
+        best_figures: What a new best is held against; see best.py.
         last_match: The last quick match, by its tags.
         matched_update: After which update that was.
+        last_figures: What decides of that match; see best.py.
     """
 
     steps: int = 0
     episodes: int = 0
     seconds: float = 0.0
     best_win_rate: float = -1.0
+    best_figures: dict[str, Any] = field(default_factory=dict)
     last_match: dict[str, float] = field(default_factory=dict)
     matched_update: int = -1
+    last_figures: dict[str, Any] = field(default_factory=dict)
     processes: int = 1
 
 
@@ -56,8 +60,19 @@ class Saved:
 
 @dataclass(frozen=True)
 class Update:
-    """One update, for whoever measures."""
+    """One update, for whoever measures or logs.
 
+    Attributes:
+        number: Updates made so far, this one too.
+        steps: Steps trained on so far, in all processes.
+        episodes: This process's episodes of this update.
+        metrics: By their TensorBoard tags, see docs/metrics.md.
+        collect_seconds: Seconds for getting the episodes.
+        learn_seconds: Seconds for learning from them.
+    """
+
+    number: int
+    steps: int
     episodes: Episodes
     metrics: dict[str, float]
     collect_seconds: float
@@ -80,7 +95,15 @@ def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
         action_hidden_dim=settings.model.action_hidden_dim or 0,
         action_encoder=encoder,
         num_actions=num_actions,
+        state_encoder=settings.model.state_encoder or "",
+        network=settings.model.network or "",
     )
+
+
+def shape_of(net: Network, settings: TrainSettings) -> ModelShape:
+    """A network's sizes, with the names that the settings have for its parts."""
+    model = settings.model
+    return replace(net.shape, state_encoder=model.state_encoder or "", network=model.network or "")
 
 
 def check_start(settings: TrainSettings, game: Game, shape: ModelShape) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ class Totals:
         actions: Legal actions of these steps.
         turns: Turns, forced ones too.
         return_P: [P], each seat's mean return.
+        truncated: Episodes that were cut off before their end.
     """
 
     processes: int
@@ -30,11 +31,13 @@ class Totals:
     actions: int
     turns: int
     return_P: NDArray[np.float64]
+    truncated: int
 
     @classmethod
     def of(cls, episodes: Episodes, world: World) -> Totals:
         """Of each process's own episodes."""
-        own = [len(episodes), episodes.num_steps, episodes.num_actions, episodes.num_turns]
+        own = [len(episodes), episodes.num_steps, episodes.num_actions, episodes.num_turns, episodes.truncated_E.sum()]
         total = world.gather([*own, *episodes.return_EP.sum(axis=0)]).sum(axis=0)
-        num_episodes, steps, actions, turns = total[:4].astype(int).tolist()
-        return cls(world.size, num_episodes, steps, actions, turns, total[4:] / max(1, num_episodes))
+        num_episodes, steps, actions, turns, truncated = total[:5].astype(int).tolist()
+        return_P = total[5:] / max(1, num_episodes)
+        return cls(world.size, num_episodes, steps, actions, turns, return_P, truncated)

@@ -33,10 +33,11 @@ from movelist.run.folder import RunFolder, going_on, quoted, run_folder
 from movelist.run.greeting import describe_update, greeting, next_steps
 from movelist.run.lock import only_training
 from movelist.run.log import Log
-from movelist.run.recorded import OpenData, open_data
+from movelist.run.parts import NOTHING, Parts
+from movelist.run.recorded import open_data
 from movelist.run.signals import stop_on_signals
-from movelist.run.start import Update, check_start, model_shape
-from movelist.run.training import Training
+from movelist.run.start import Update, check_start, shape_of
+from movelist.run.training import Training, first_net
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,15 @@ class TrainResult:
     policy: NetPolicy
 
 
-def train(settings: TrainSettings, game: Game | None = None, *, console: Console | None = None) -> TrainResult:
+def train(
+    settings: TrainSettings, game: Game | None = None, *, parts: Parts = NOTHING, console: Console | None = None
+) -> TrainResult:
     """Train by self-play until total_steps, max_seconds, or Ctrl-C.
 
     Args:
         settings: All of them.
         game: A game of one's own, in place of `settings.game`.
+        parts: What takes the place of that which the settings describe.
         console: Where to say how it goes; None says it on standard output.
 
     Returns:
@@ -85,10 +89,15 @@ def train(settings: TrainSettings, game: Game | None = None, *, console: Console
         )
         name = game_name(game)
         settings = world.first(lambda: going_on(settings, name))
-        check_workers(game, 0 if data else settings.play.rollout_workers)
-        check_start(settings, game, model_shape(settings, game))  # an impossible network is refused before, too
+        check_workers(game, settings.play.rollout_workers if data is None and parts.source is None else 0)
+        net = first_net(settings, game, world, parts)  # an impossible network is refused before any file is made, too
+        check_start(settings, game, shape_of(net, settings))
         with _held(world.first(lambda: run_folder(settings, name)), world) as folder:
-            return _train(_training(settings, game, folder, data, world), here)
+            training = Training(settings, game, folder, world, data=data, parts=parts, net=net)
+            if settings.run.resume:
+                training.resume()
+            world.first(training.write_settings)
+            return _train(training, here)
 
 
 @contextmanager
@@ -100,17 +109,6 @@ def _held(folder: RunFolder, world: World) -> Iterator[RunFolder]:
     with only_training(folder.path):
         folder.clean()
         yield folder
-
-
-def _training(settings: TrainSettings, game: Game, folder: RunFolder, data: OpenData | None, world: World) -> Training:
-    """The training, where it starts or goes on."""
-    training = Training(settings, game, folder, world)
-    if data:
-        training.train_from(data)
-    if settings.run.resume:
-        training.resume()
-    world.first(training.write_settings)
-    return training
 
 
 def _train(training: Training, console: Console) -> TrainResult:
@@ -126,6 +124,7 @@ def _train(training: Training, console: Console) -> TrainResult:
         with stop_on_signals(log.say) as stop:
             training.say, training.stop = log.say, stop
             log.say_all(greeting(training))
+            log.table(counters.steps, "settings", training.settings.to_flat())
             with closing(training.source), training.watched():
                 try:
                     _loop(training, log)
@@ -138,7 +137,7 @@ def _train(training: Training, console: Console) -> TrainResult:
 
 def _loop(training: Training, log: Log) -> None:
     """All updates."""
-    training.begin()
+    training.supply.begin()
     while not training.asked_to_stop() and training.progress < 1.0 and one_update(training, log):
         pass
 
@@ -165,7 +164,10 @@ def one_update(training: Training, log: Log) -> Update | None:
         last = training.progress >= 1.0 or bool(training.stop)
         log.update(training.counters.steps, metrics, progress=training.progress, last=last)
         training.save_if_due()
-    return Update(episodes, metrics, collected - started, ended - collected)
+        number, steps = training.learner.num_updates, training.counters.steps
+        update = Update(number, steps, episodes, metrics, collected - started, ended - collected)
+        training.tell(update)
+    return update
 
 
 def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
@@ -180,6 +182,8 @@ def _finish(training: Training, log: Log, *, interrupted: bool) -> TrainResult:
         result = training.final_match()
         how = f"Against random players: {result}." if result else "The match against random players was broken off."
         log.say(how)
+        if result:
+            log.table(counters.steps, "final_match", {name: result.to_json()[name] for name in vars(result)})
     log.say(
         f"Files: {quoted(training.folder.path)} (settings, metrics.jsonl, tensorboard, checkpoints; "
         f"the last is {saved.name})."

@@ -14,81 +14,130 @@ import torch
 
 from movelist.core.errors import GameError, NonFiniteError, SaveError
 from movelist.core.settings import TrainSettings
-from movelist.data.episode import Episodes, Source
+from movelist.data.episode import Episodes, Source, concatenate
 from movelist.games.game import Game, game_name
 from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.device import choose_device, set_up
 from movelist.learn.learner import Learner, Prepared
 from movelist.learn.loss import imitation_loss, ppo_loss
-from movelist.learn.model import PolicyValueNet
+from movelist.learn.model import Network, make_net
 from movelist.learn.parallel import World
 from movelist.measure.live import Live
 from movelist.play import arena
 from movelist.play.export import publish
-from movelist.play.policy import NetPolicy, RandomPolicy
-from movelist.play.selfplay import SelfPlay
-from movelist.run import checkpoint
+from movelist.play.policy import NetPolicy, Policy, RandomPolicy
+from movelist.run import best, checkpoint
 from movelist.run.bad_minibatch import keep_bad_minibatch
 from movelist.run.exactness import circumstances, restore_generators, what_differs
 from movelist.run.folder import RunFolder, numbered, quoted
-from movelist.run.recorded import OpenData, Recorded
+from movelist.run.parts import NOTHING, Parts
+from movelist.run.recorded import OpenData, Recorded, Watched
 from movelist.run.signals import break_off_on_signals
-from movelist.run.start import Counters, Saved, check_start, model_shape
+from movelist.run.start import Counters, Saved, Update, check_start, model_shape, shape_of
+from movelist.run.supply import SelfPlaySupply, Supply
 from movelist.run.totals import Totals
 
-LOOK_SECONDS = 0.5  # how long to wait for an engine before asking whether anyone wants to stop
+MATCH_SEED = 0  # the same games for every match of a training
 QUICK_MATCH_GAMES = 200  # for the win rate shown during training
 SHARE_OF_SAVING = 0.01  # of the time, unless --save_every says otherwise
+UPDATES_IN_TIME = 2  # so many at least are to fit into max_seconds
+LEARN_TO_COLLECT = 1.0  # seconds of learning for each second of playing, before the first update has shown it
+
+
+def first_net(settings: TrainSettings, game: Game, world: World, parts: Parts) -> Network:
+    """Make the device and the random numbers ready, and with these the network.
+
+    Raises:
+        SettingsError: A part of one's own cannot be made, or does not fit.
+    """
+    set_up(world.device, settings.run.num_threads)
+    torch.manual_seed(settings.run.seed)
+    net = make_net(model_shape(settings, game), state_encoder=parts.state_encoder, network=parts.net)
+    return net.to(world.device)
 
 
 class Training:
-    """One training: its parts and the five verbs of the story."""
+    """One training: its parts and the five verbs of the story.
 
-    def __init__(self, settings: TrainSettings, game: Game, folder: RunFolder, world: World | None = None) -> None:
+    Args:
+        settings: All of them.
+        game: What is played.
+        folder: Of the run.
+        world: The processes that train together; None trains alone.
+        data: Recorded episodes in place of self-play.
+        parts: What takes the place of that which the settings describe.
+        net: From `first_net`; None makes it.
+    """
+
+    _said_truncated = False  # whether it was warned of games that are cut off
+    _said_smaller = False  # and of updates that max_seconds makes smaller
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        game: Game,
+        folder: RunFolder,
+        world: World | None = None,
+        *,
+        data: OpenData | None = None,
+        parts: Parts = NOTHING,
+        net: Network | None = None,
+    ) -> None:
         self.settings, self.game, self.folder = settings, game, folder
+        self.parts = parts
         self.game_name = game_name(game)
         self.world = world or World(choose_device(settings.run.device))
-        set_up(self.world.device, settings.run.num_threads)
-        torch.manual_seed(settings.run.seed)
-        self.shape = model_shape(settings, game)
-        self.net = PolicyValueNet(self.shape).to(self.world.device)
-        loss = imitation_loss if settings.recorded.imitate else ppo_loss
-        self.learner = Learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss)
+        self.net = first_net(settings, game, self.world, self.parts) if net is None else net
+        self.shape = shape_of(self.net, settings)
+        loss = self.parts.loss or (imitation_loss if settings.recorded.imitate else ppo_loss)
+        make_learner = self.parts.learner or Learner
+        self.learner = make_learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss)
         if (start := check_start(settings, game, self.shape)) is not None:
-            self.net.load_state_dict(start["learner"]["net"])
+            checkpoint.load_weights(self.net, start)
             vars(self.learner.returns).update(start["learner"]["returns"])
             self.learner.num_updates = start["learner"]["num_updates"]  # numbers of policies are not given twice
-        play = replace(settings.play, rollout_workers=0) if settings.recorded.data else settings.play
-        self_play = SelfPlay(
-            game, play, seed=settings.run.seed, share=self.world.share, say=lambda text: self.say(text)
-        )
-        self.source: Source = self_play
-        self.workers = self_play.workers
         self.counters = Counters(processes=self.world.size)
         self.totals: Totals  # of the episodes of the present update, over all processes
         self.saved = Saved(self.learner.num_updates, None, time.monotonic())
         self.save_fails = False
-        self.recorded: Recorded | None = None
         self.stop: list[int] = []  # signals that came to this process
         self.interrupted = False  # whether one came to any
         self.live: Live | None = None
-        self._deadline = self._look_until = math.inf
         self.say: Callable[[str], None] = print if self.world.rank == 0 else lambda text: None
         self.notes: list[str] = []  # to be said in the greeting
+        self.supply = self._supply(data)
 
-    def train_from(self, data: OpenData) -> None:
-        """Take recorded episodes in place of self-play."""
-        # Waiting is no training, so max_seconds bounds it by the clock.
-        self._deadline = time.monotonic() + (self.settings.run.max_seconds or math.inf)
-        self.recorded = Recorded(
+    def _supply(self, data: OpenData | None) -> Supply:
+        """Where the episodes come from: what was handed in, recordings, or self-play."""
+        if self.parts.source is not None:
+            return Supply(self.parts.source, (f"{type(self.parts.source).__name__} supplies the episodes.",))
+
+        def say(text: str) -> None:
+            self.say(text)  # which is another one once the display is there
+
+        def version() -> int:
+            return self.learner.num_updates
+
+        if data is None:
+            return SelfPlaySupply(
+                self.game, self.settings, share=self.world.share, opponents=self.parts.opponents, say=say
+            )
+        if data.watched is None:
+            return Recorded(data, self.settings, say=say, version=version, world=self.world)
+        return Watched(
             data,
             self.settings,
-            say=lambda text: self.say(text),
-            version=lambda: self.learner.num_updates,
-            keep_going=lambda: not self.watching or time.monotonic() < self._look_until,
+            say=say,
+            version=version,
             world=self.world,
+            asked_to_stop=self.asked_to_stop,
+            publish=self.publish,
         )
-        self.source = self.recorded.source
+
+    @property
+    def source(self) -> Source:
+        """Where the episodes come from."""
+        return self.supply.source
 
     def write_settings(self) -> None:
         """Write the resolved settings, once nothing refused them."""
@@ -109,11 +158,6 @@ class Training:
                 self.live = None
 
     @property
-    def watching(self) -> bool:
-        """Whether an engine is waiting for each new policy."""
-        return self.settings.recorded.watch
-
-    @property
     def is_openspiel(self) -> bool:
         """Whether the game has a name that the command line knows."""
         return isinstance(self.game, OpenSpielGame)
@@ -124,7 +168,7 @@ class Training:
         goals = (
             (self.counters.steps, self.settings.run.step_goal),
             (self.counters.seconds, self.settings.run.max_seconds),
-            (self.recorded.source.done if self.recorded else 0.0, 1.0),
+            (self.supply.done, 1.0),
         )
         return min(1.0, max((done / goal for done, goal in goals if goal), default=0.0))
 
@@ -143,15 +187,10 @@ class Training:
         """
         if self.live:
             self.live.begin()
-        policy = NetPolicy(self.net, use_amp=self.settings.update.use_amp)
-        while True:
-            self._look_until = time.monotonic() + LOOK_SECONDS
-            episodes = self.source.collect(policy, self.settings.update.update_frequency)
-            self.totals = Totals.of(episodes, self.world)
-            if self.totals.episodes or not self.watching or self._tired():
-                break
-        if self.recorded:
-            self.recorded.look_at(episodes, policy)
+        policy = self._policy()
+        episodes = self._collect_in_time(policy)
+        self.totals = Totals.of(episodes, self.world)
+        self.supply.look_at(episodes, policy)
         if self.totals.episodes and not self.totals.steps:
             raise GameError(
                 "there is nothing to decide",
@@ -159,17 +198,70 @@ class Training:
                 where=self.game_name,
                 do="Such a game needs no training; if only some episodes are so, raise --update_frequency.",
             )
+        self._warn_of_truncated(self.totals.truncated, self.totals.episodes)
         return episodes
 
-    def begin(self) -> None:
-        """Before the first update: an engine that waits for policies need not make one up."""
-        if self.watching:
-            self.world.first(self.publish)
+    def _policy(self) -> Policy:
+        """Who plays the learner's seats until the next update."""
+        if self.parts.policy:
+            return self.parts.policy(self.net)
+        return NetPolicy(self.net, use_amp=self.settings.update.use_amp)
 
-    def _tired(self) -> bool:
-        """Whether one of the processes waits no longer for the engine."""
-        late_R = self.world.gather([time.monotonic() > self._deadline])
-        return self.asked_to_stop() or bool(late_R.any())
+    def _collect_in_time(self, policy: Policy) -> Episodes:
+        """The episodes of an update; in self-play by the clock, as many as let several updates fit into max_seconds.
+
+        How long games take is known once some were played: the first update plays one for each process, then each time
+        twice as many as so far, until the next ones would take too long. What was started is always played to its end.
+        """
+        wanted, limit = self.settings.update.update_frequency, self.settings.run.max_seconds
+        if limit is None or not self.supply.plays:
+            return self.supply.collect(policy, wanted)
+        most_seconds = limit / UPDATES_IN_TIME
+        if self.counters.episodes:
+            each = max(self.counters.seconds, 1e-9) / self.counters.episodes
+            size = min(wanted, max(self.world.size, int(most_seconds / each)))
+            self._say_if_smaller(size, each)
+            return self.supply.collect(policy, size)
+        parts: list[Episodes] = []
+        played, size, began = 0, min(self.world.size, wanted), time.monotonic()
+        while True:
+            started = time.monotonic()
+            parts.append(self.supply.collect(policy, size))
+            now = time.monotonic()
+            total, each = self.world.gather([now - began, (now - started) / size]).mean(axis=0).tolist()
+            played, total, each = played + size, *(seconds * (1 + LEARN_TO_COLLECT) for seconds in (total, each))
+            size = min(played, wanted - played)
+            decided = Totals.of(parts[-1], self.world).steps > 0
+            late = decided and len(parts) > 1 and total + each * size > most_seconds  # the first one starts much else
+            if not size or late:
+                break
+        self._say_if_smaller(played, each)
+        return concatenate(parts)
+
+    def _say_if_smaller(self, played: int, each: float) -> None:
+        """Say once that updates are smaller than asked for, where a game takes so many seconds."""
+        run, wanted = self.settings.run, self.settings.update.update_frequency
+        seconds = each * wanted
+        if played < wanted and seconds > (run.max_seconds or math.inf) / UPDATES_IN_TIME and not self._said_smaller:
+            self._said_smaller = True
+            self.say(
+                f"Warning: an update of {wanted:,} games would take about {seconds:,.0f} s, and --max_seconds is "
+                f"{run.max_seconds:,g}: updates are of fewer games, for now of {played:,}. Give it more time, "
+                "and they are whole."
+            )
+
+    def _warn_of_truncated(self, truncated: int, episodes: int) -> None:
+        """Say once that games are cut off, and so what wins and returns are worth."""
+        if self._said_truncated or not truncated or truncated < arena.MANY_TRUNCATED * episodes:
+            return
+        self._said_truncated = True
+        by, do = f" at --max_turns {self.settings.play.max_turns:,}", "Raise --max_turns until games come to their end."
+        if self.supply.from_recordings:
+            by, do = "", "Let the recorded games be played to their end where you can."
+        self.say(
+            f"Warning: {truncated:,} of {episodes:,} games ({truncated / episodes:.1%}) were cut off{by}. Learning "
+            f"takes their end for what it is, but win rates and returns count them as they stood. {do}"
+        )
 
     def prepare(self, episodes: Episodes) -> Prepared:
         """Values, missing log-probs, advantages."""
@@ -210,23 +302,27 @@ class Training:
         if self.saved.file and self.saved.update == self.learner.num_updates:
             return self.saved.file
         started = time.monotonic()
-        best = self.counters.last_match["arena/win_rate"] if self._is_best() else None
-        counters = self.counters if best is None else replace(self.counters, best_win_rate=best)
-        path = self.world.first(lambda: self._write(counters, best))
+        is_best, counters = self._is_best(), self.counters
+        if is_best:
+            now = counters.last_figures
+            reached, rate = best.highest(now, self._best_figures()), counters.last_match["arena/win_rate"]
+            counters = replace(counters, best_figures=reached, best_win_rate=rate)
+        path = self.world.first(lambda: self._write(counters, is_best))
         if isinstance(path, SaveError):
             raise SaveError(path.what, got=path.got, where=path.where, do=self._last_good())
         self.counters = counters
         self.saved = Saved(self.learner.num_updates, path, time.monotonic(), time.monotonic() - started)
         return path
 
-    def _write(self, counters: Counters, best: float | None) -> Path | SaveError:
+    def _write(self, counters: Counters, is_best: bool) -> Path | SaveError:
         """The file; or why there is none, for all processes to hear."""
         keep = self.settings.run.keep_checkpoints
+        shown = {name.removeprefix("arena/"): value for name, value in counters.last_match.items()}
         try:
-            path = self.folder.save(self.learner.num_updates, self._state(counters), keep=keep, best=best)
-            if self.watching and self.recorded:
-                self.folder.write_json("used_files.json", self.recorded.used_up())
-                self.publish()
+            path = self.folder.save(
+                self.learner.num_updates, self._state(counters), keep=keep, best=shown if is_best else None
+            )
+            self.supply.saved()
         except SaveError as error:
             return error
         return path
@@ -260,12 +356,20 @@ class Training:
             due = updates // run.save_every > self.saved.update // run.save_every
         late = due or since >= 60.0 * run.save_minutes
         # By the clock of one process, for all have to do the same.
-        return self.watching or self._is_best() or bool(self.world.gather([late])[0, 0])
+        return self.supply.each_update_counts or self._is_best() or bool(self.world.gather([late])[0, 0])
 
     def _is_best(self) -> bool:
-        """Whether the present weights did better in their quick match than all before."""
-        now = self.counters.matched_update == self.learner.num_updates
-        return now and self.counters.last_match["arena/win_rate"] > self.counters.best_win_rate
+        """Whether the present weights did no worse in their quick match than the best before."""
+        counters = self.counters
+        now = counters.matched_update == self.learner.num_updates and bool(counters.last_figures)
+        return now and best.at_least_as_good(counters.last_figures, self._best_figures())
+
+    def _best_figures(self) -> best.Figures:
+        """What a new best is held against; nothing before the first."""
+        counters = self.counters
+        if counters.best_figures or counters.best_win_rate < 0:
+            return counters.best_figures
+        return best.known_win_rate(counters.best_win_rate, QUICK_MATCH_GAMES)  # of a run of an older version
 
     def _last_good(self) -> str:
         if self.saved.file is None:
@@ -278,13 +382,16 @@ class Training:
             shape=self.shape,
             learner=self.learner.state_dict(),
             source=self.source.state_dict(),
-            recorded=self.recorded.state_dict() if self.recorded else None,
+            recorded=self.supply.state_dict(),
             counters=asdict(counters),
+            handed_in=self.parts.names(),
             device=self.learner.world.device,
         )
 
-    def publish(self) -> None:
-        """Hand the present policy to the engine that is waiting for it."""
+    def publish(self, used_files: list[str] | None) -> None:
+        """Hand the present policy to the engine that is waiting for it, and tell it which of its files can go."""
+        if used_files is not None:
+            self.folder.write_json("used_files.json", used_files)
         wanted = self.settings.recorded.publish
         publish(
             self.net,
@@ -302,11 +409,12 @@ class Training:
             return
         file, state = checkpoint.load_newest(self.folder.path, say=self.notes.append)
         checkpoint.check_fits(state, self.folder.path, game=self.game_name, **asdict(self.shape))
+        self.notes += self.parts.check_resumed(state.get("handed_in", {}), str(self.folder.path))
         self.world.first(lambda: self.folder.set_aside(after=file))
         self.learner.load_state_dict(state["learner"])
         self.source.load_state_dict(state["source"])
-        if self.recorded and state.get("recorded"):  # a checkpoint of an older version has none
-            self.recorded.load_state_dict(state["recorded"])
+        if state.get("recorded"):  # a checkpoint of an older version has none
+            self.supply.load_state_dict(state["recorded"])
         before = Counters(**state["counters"])
         self.counters = replace(before, processes=self.world.size)
         self.saved = Saved(self.learner.num_updates, file, time.monotonic())
@@ -323,8 +431,13 @@ class Training:
     def _match(self, num_games: int) -> arena.MatchResult:
         """Greedy play against random players."""
         policy = NetPolicy(self.net, greedy=True)
-        play, workers = self.settings.play, self.workers
-        return arena.match(policy, RandomPolicy(), self.game, num_games=num_games, play=play, workers=workers)
+        play, workers = self.settings.play, self.supply.workers
+        result = arena.match(
+            policy, RandomPolicy(), self.game, num_games=num_games, seed=MATCH_SEED, play=play, workers=workers,
+            say=self.say,
+        )  # fmt: skip
+        self._warn_of_truncated(result.truncated, result.num_games)
+        return result
 
     def final_match(self) -> arena.MatchResult | None:
         """The match at the end of the training; None if a signal breaks it off, and in all processes but the first.
@@ -335,11 +448,28 @@ class Training:
             return None
         try:
             with break_off_on_signals():
-                return self._match(self.settings.run.eval_games)
+                result = self._match(self.settings.run.eval_games)
         except KeyboardInterrupt:
             return None
         finally:
             self.source.close()  # the workers started once more
+        self._keep_final_match(result)
+        return result
+
+    def _keep_final_match(self, result: arena.MatchResult) -> None:
+        """Write final_match.json; that it does not fit on the disk costs no training."""
+        played = {
+            "opponent": "random",
+            "checkpoint": self.saved.file.name if self.saved.file else None,
+            "steps": self.counters.steps,
+            "seed": MATCH_SEED,
+            "greedy": True,
+            "max_turns": self.settings.play.max_turns,
+        }
+        try:
+            self.folder.write_json("final_match.json", played | result.to_json())
+        except SaveError as error:
+            self.say(f"Warning: {error}")
 
     def quick_match(self) -> dict[str, float]:
         """A first impression of the strength, every few updates, for the display and to find the best checkpoint."""
@@ -347,9 +477,24 @@ class Training:
         if not run.eval_games or self.learner.num_updates % run.eval_every:
             return {}
         result = self.world.first(lambda: self._match(min(QUICK_MATCH_GAMES, run.eval_games)))
-        self.counters.last_match = {"arena/win_rate": result.win_rate, "arena/mean_return": result.mean_return}
+        self.counters.last_match = {
+            "arena/win_rate": result.win_rate,
+            "arena/mean_return": result.mean_return,
+            "arena/truncated_share": result.truncated_share,
+        }
+        self.counters.last_figures = best.figures(result, self.game.num_players)
         self.counters.matched_update = self.learner.num_updates
         return self.counters.last_match
+
+    def tell(self, update: Update) -> None:
+        """Call what is to hear of each update; what it raises ends the training, once it is saved."""
+        if self.parts.after_update is None or self.world.rank:
+            return
+        try:
+            self.parts.after_update(update)
+        except Exception:
+            self.save_alone()
+            raise
 
     def pace(self, totals: Totals, *, collect_seconds: float, learn_seconds: float) -> dict[str, float]:
         """Speed, returns and list lengths of one update, by their tags."""
@@ -359,6 +504,7 @@ class Training:
             "charts/SPS": totals.steps / seconds,
             "charts/episodes": float(self.counters.episodes),
             "charts/episodic_length": totals.turns / totals.episodes,
+            "charts/truncated_share": totals.truncated / totals.episodes,
             "legal/actions_per_second": totals.actions / seconds,
             "legal/actions_per_step": totals.actions / max(1, totals.steps),
             "legal/decision_share": totals.steps / max(1, totals.turns),
@@ -369,8 +515,7 @@ class Training:
             metrics[f"charts/episodic_return_seat_{seat}"] = float(mean)
         if self.live:
             metrics |= self.live.metrics(seconds)
-        if self.recorded:
-            metrics |= self.recorded.metrics()
+        metrics |= self.supply.metrics()
         if self.progress > 0:
             metrics["charts/seconds_left"] = self.counters.seconds * (1.0 / self.progress - 1.0)
         return metrics

@@ -1,0 +1,154 @@
+"""Code of one's own by its name: "module:Class" or "folder/file.py:Class", with keywords as in "module:Class(heads=4)".
+
+What is named is imported, and so run: take names only from where you would take a program.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from movelist.core.errors import SettingsError, nearest
+
+HANDED_IN = "handed in: "  # begins the name of what only the program that made it can make again
+EXAMPLES = '"module:Class", "file.py:Class" or "module:Class(keyword=1)"'
+
+
+def check_name(name: str) -> None:
+    """Refuse a text that can name nothing; nothing is imported.
+
+    Raises:
+        SettingsError: Says what a name looks like.
+    """
+    _parse(name)
+
+
+def find(name: str) -> Callable[..., Any]:
+    """What a name names, with its keywords filled in.
+
+    Args:
+        name: "module:Class", "file.py:Class", either with keywords of plain values in brackets. A module is looked for
+            on Python's path, then in the current folder; a file from the current folder.
+
+    Raises:
+        SettingsError: There is no such module, file or name, it raised while it was imported, or it cannot be called.
+
+    Example:
+        >>> find("fractions:Fraction(denominator=4)")(3)
+        Fraction(3, 4)
+    """
+    place, attribute, keywords = _parse(name)
+    module = _file(place, name) if place.endswith(".py") else _module(place, name)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            close = nearest(part, [known for known in vars(found) if not known.startswith("_")])
+            do = f"Did you mean {close!r}?" if close else None
+            raise SettingsError(f"{place} has no {part}", got=name, where=getattr(module, "__file__", None), do=do)
+        found = getattr(found, part)
+    if not callable(found):
+        raise SettingsError("this is neither a class nor a function", got=f"{name}, of type {type(found).__name__}")
+    return functools.partial(found, **keywords) if keywords else found
+
+
+def name_of(thing: object) -> str | None:
+    """A name under which `find` gets a class or function again; None for one made in a function, say."""
+    module, attribute = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if module is None or attribute is None or "<" in attribute:
+        return None
+    if module == "__main__" or module.startswith(_FILES):
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return f"{file}:{attribute}" if file and file.endswith(".py") else None
+    return f"{module}:{attribute}"
+
+
+_FILES = "movelist_file_"
+T = TypeVar("T")
+
+
+# The first colon behind which a name stands, and nothing but its keywords: a path may hold colons and brackets, too.
+_NAME = re.compile(r"(?P<place>.+?):(?P<attribute>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?P<keywords>\(.*\))?", re.DOTALL)
+
+
+def _parse(name: str) -> tuple[str, str, dict[str, Any]]:
+    """(module or file, attribute, keywords)."""
+    match = _NAME.fullmatch(name)
+    try:
+        if match is None:
+            raise ValueError
+        call = ast.parse(f"f{match['keywords'] or '()'}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
+            raise ValueError
+        keywords = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (ValueError, SyntaxError):
+        raise SettingsError("this names no code", got=name, expected=EXAMPLES) from None
+    return match["place"], match["attribute"], keywords
+
+
+def _module(place: str, name: str) -> ModuleType:
+    try:
+        return _imported(lambda: importlib.import_module(place), name)
+    except ModuleNotFoundError as error:
+        if not place.startswith(error.name or "\0"):
+            raise _failed(error, name) from error
+    here = str(Path.cwd())
+    sys.path.append(here)  # last, so that a file of the folder hides no installed package
+    try:
+        return _imported(lambda: importlib.import_module(place), name)
+    except ModuleNotFoundError as error:
+        sys.path.remove(here)
+        if not place.startswith(error.name or "\0"):
+            raise _failed(error, name) from error
+        do = "Start in the folder that holds it, add that to PYTHONPATH, or name the file: file.py:Class."
+        raise SettingsError(f"there is no module {place}", got=name, do=do) from None
+
+
+def _file(place: str, name: str) -> ModuleType:
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise SettingsError("there is no such file", got=name, where=str(path))
+    # Named after its place, so that it is run once, whoever asks for it.
+    module_name = _FILES + hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    main = sys.modules.get("__main__")
+    if getattr(main, "__file__", None) and Path(str(main.__file__)).resolve() == path:  # type: ignore[union-attr]
+        return main  # type: ignore[return-value]  # the program that is running
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        _imported(lambda: spec.loader.exec_module(module), name)  # type: ignore[union-attr]
+    except BaseException as error:
+        del sys.modules[module_name]
+        if isinstance(error, ModuleNotFoundError):
+            raise _failed(error, name) from error
+        raise
+    return module
+
+
+def _imported(load: Callable[[], T], name: str) -> T:
+    try:
+        return load()
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # whatever somebody's module raises
+        raise _failed(error, name) from error
+
+
+def _failed(error: Exception, name: str) -> SettingsError:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}" if trace is not None else None
+    return SettingsError(f"{name} cannot be imported", got=f"{type(error).__name__}: {error}", where=where)
