@@ -206,7 +206,7 @@ def test_a_step_that_breaks_a_rule_is_named(field, value, message):
     with pytest.raises(DataError) as caught:
         worked_example(**{field: np.array(value, kind)}).check("game.jsonl")
     assert str(caught.value)[: len(message)] == message
-    assert str(caught.value).endswith(f" field {named})")
+    assert f" field {named})" in str(caught.value)
 
 
 @pytest.mark.parametrize(

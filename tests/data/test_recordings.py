@@ -112,6 +112,7 @@ BAD = [
     (json.dumps(record()).replace('"reward": 0', '"reward": null', 1).encode(), "step 0", "field reward", "got null"),
     (with_step(0, actions=7), "step 0", "field actions", "got int"),
     (with_step(0, actions=[7, 7]), "step 0", "field actions", "stands twice in one list: got 0x0000000000000007"),
+    (with_step(0, actions=[7, 7]), "step 0", "field actions", "Let the engine list each action once"),
     (with_step(0, actions=[1.0, 2]), "step 0", "field actions", "got float"),
     (with_step(0, actions=["seven", 2]), "step 0", "field actions", "got 'seven'"),
     (with_step(0, actions=[2**64, 2]), "step 0", "field actions", "does not fit 64 bits"),
@@ -126,6 +127,11 @@ BAD = [
     (with_step(0, player=2), "step 0", "field player", "no such player: got 2, expected 0 to 1"),
     (with_step(0, log_prob=0.5), "step 0", "field log_prob", "impossible"),
     (with_step(1, reward=[0, 0]), "step 1", "field reward", "differ in kind"),
+    (with_step(1, reward=-1e200), "step 1", "field reward", "a reward is too large to train with: got 1e+200"),
+    (with_step(1, log_prob=-300), "step 1", "field log_prob", "got -300.0, expected at least -40"),
+    (with_step(1, state=[0, 1e20]), "step 1", "field state", "a number too large to train with"),
+    (record(returns=[1e200, -1e200]), "line 2", "field returns", "too large to train with: got [1e+200, -1e"),
+    (record(end="truncated", final_states=[[0, 0], [0, -1e20]]), "line 2", "field final_states", "a number too large"),
     (record(returns=[1]), "line 2", "field returns", "another width: got 1, expected 2"),
     (record(format="movelist/2"), "line 2", "field format", "expected movelist/1"),
     (record(game="chess"), "line 2", "field game", "got chess, expected toy"),
@@ -230,12 +236,12 @@ def test_a_first_record_that_is_bad_in_itself_costs_no_other(tmp_path):
 
 def test_large_rewards_of_one_episode_touch_no_other(tmp_path):
     lists, large = record(), record()
-    for made, rewards in ((lists, [[0, 0], [2, 0], [-1, -1]]), (large, [[0, 0], [1e20, 0], [0, 0]])):
+    for made, rewards in ((lists, [[0, 0], [2, 0], [-1, -1]]), (large, [[0, 0], [1e15, 0], [0, 0]])):
         del made["returns"]
         for step, reward in zip(made["steps"], rewards, strict=True):
             step["reward"] = reward
     (columns,), _ = read_all(write_lines(tmp_path / "a.jsonl", large, lists, record(), large))
-    assert columns.episodes(keep_forced=True).reward_N.tolist() == [1e20, 0, 0, *[2, -1, -1] * 2, 1e20, 0, 0]
+    assert columns.episodes(keep_forced=True).reward_N.tolist() == [1e15, 0, 0, *[2, -1, -1] * 2, 1e15, 0, 0]
 
 
 def test_wide_states_are_read_in_smaller_pieces(tmp_path, monkeypatch):
@@ -416,6 +422,35 @@ def test_a_file_under_the_wrong_name_or_in_the_wrong_encoding_is_told_how_to_be(
         (tmp_path / name).write_bytes(content)
         parts, problems = read_all(tmp_path / name)
         assert not parts and cure in str(problems[0])
+
+
+def test_rewards_that_add_up_beyond_reason_cost_their_episode(tmp_path):
+    lists = record()
+    del lists["returns"]
+    for step in lists["steps"]:
+        step["reward"] = [5e14, 0]
+    (columns,), (problem,) = read_all(write_lines(tmp_path / "a.jsonl", record(), lists))
+    assert len(columns) == 1 and "the rewards of an episode are too large to train with: got 1500000000000000.0" in str(
+        problem
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "cure"),
+    [
+        (lambda line: bytes(np.random.default_rng(0).integers(0, 256, 400, np.uint8)).replace(b"\n", b""), "no text"),
+        (lambda line: line.replace(b"toy", b"to\xc5"), "Write text as UTF-8"),
+        (lambda line: line.replace(b"toy", "\ud800".encode("utf-8", "surrogatepass")), "half of a surrogate pair"),
+        (lambda line: line.replace(b"toy", b"\\ud800"), "Write both halves of a surrogate pair"),
+        (lambda line: line[:90] + bytes(30) + line[120:], "The system stopped before the bytes were on the disk"),
+        (lambda line: line[:90] + line, "One writer at a time"),
+        (lambda line: line.decode().encode("utf-16-be"), "not UTF-16"),
+    ],
+)
+def test_each_kind_of_broken_line_has_a_cure_of_its_own(tmp_path, spoilt, cure):
+    line = spoilt(json.dumps(record()).encode())
+    (columns,), problems = read_all(write_lines(tmp_path / "a.jsonl", record(), line))
+    assert len(columns) == 1 and [cure in str(problem) for problem in problems] == [True], problems
 
 
 @pytest.mark.parametrize("name", ["A.JSONL", "A.JSONL.GZ", "A.ARROWS"])

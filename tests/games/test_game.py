@@ -147,9 +147,10 @@ def test_empty_list():
 def test_duplicate_ids(twins):
     message = complaint(race(legal_actions=lambda self: twins))
     duplicate = 4 if 4 in twins else -1  # the same 64 bits, signed and unsigned
-    assert (
-        message
-        == f"an id is there twice: got {duplicate}, expected ids that differ within one list (Race, seed 0, turn 1)"
+    assert message == (
+        f"an id is there twice: got {duplicate} at places 0 and 2, expected ids that differ within one list "
+        "(Race, seed 0, turn 1). Let legal_actions list each action once, and apply count in that list; two different "
+        "actions need two ids."
     )
 
 

@@ -121,9 +121,24 @@ def _no_json(line: bytes, error: Exception) -> Bad:
     field = names[-1].decode("ascii", "replace") if names else "the record"
     step = before.count(b'"player"') - 1 if b'"steps"' in before else -1
     what = "a line is no JSON" + (", for it holds a NUL byte" if b"\0" in line else "")
-    do = "One writer at a time, a whole line at once; the next line is read as usual."
+    return Bad("json", what, got=text, step=step, field=field, do=_cure(line))
+
+
+def _cure(line: bytes) -> str:
+    """What to do about a line that is no JSON."""
     if line.startswith(b"\x1f\x8b"):
-        do = "A compressed file's name ends in .jsonl.gz."
-    elif line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line:
-        do = "Write UTF-8, not UTF-16."
-    return Bad("json", what, got=text, step=step, field=field, do=do)
+        return "A compressed file's name ends in .jsonl.gz."
+    zeros = max(line[half::2].count(0) for half in (0, 1))
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * zeros > len(line):  # in UTF-16 every other byte of Latin text
+        return "Write UTF-8, not UTF-16."
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        if line.lstrip().startswith(b"{") and b"\0" not in line:
+            return "Write text as UTF-8, not in the language of the system, and half of a surrogate pair not at all."
+        return "These bytes are no text: copy the file anew from where it was written; the next line is read as usual."
+    if "\0" in text:
+        return "The system stopped before the bytes were on the disk; the next line is read as usual."
+    if re.search(r"\\u[dD][89a-fA-F]", text):
+        return "Write both halves of a surrogate pair, or the letter itself as UTF-8."
+    return "One writer at a time, a whole line at once; the next line is read as usual."

@@ -28,7 +28,7 @@ from movelist.data.episode import Episodes, concatenate, offsets_of
 from movelist.data.record_format import DTYPES, Widths
 from movelist.data.record_rules import Columns
 from movelist.data.shard_fields import join_fields, recorded_again, shard_fields
-from movelist.data.whole_file import write_whole
+from movelist.data.whole_file import json_bytes, write_whole
 
 Array = NDArray[Any]
 FORMAT, READABLE = "movelist-store/2", ("movelist-store/1", "movelist-store/2")
@@ -298,8 +298,7 @@ class StoreWriter:
         manifest = {"format": FORMAT, "settings": settings, "sources": self.sources}
         manifest["shards"] = [asdict(shard) for shard in self.shards]
         manifest["crc32"] = _manifest_crc(manifest)
-        text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-        write_whole(self.path / MANIFEST, lambda file: file.write(text.encode("utf-8")))
+        write_whole(self.path / MANIFEST, lambda file: file.write(json_bytes(manifest, indent=1)))
         return sum(shard.episodes for shard in self.shards)
 
     def discard(self) -> None:

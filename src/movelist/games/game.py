@@ -281,7 +281,14 @@ def _read_legal_actions(game: Game, state: State, where: str) -> list[int]:
         )
     if len(set(ids)) < len(ids):
         twice = next(action_id for place, action_id in enumerate(ids) if action_id in ids[:place])
-        raise GameError("an id is there twice", got=twice, expected="ids that differ within one list", where=where)
+        raise GameError(
+            "an id is there twice",
+            got=f"{twice} at places {_places(ids, twice)}",
+            expected="ids that differ within one list",
+            where=where,
+            do="Let legal_actions list each action once, and apply count in that list; two different actions need two "
+            "ids.",
+        )
     if action_encoder(game) == "table":
         num_actions: int = game.num_actions  # type: ignore[attr-defined]  # action_encoder has seen that it is there
         outside = [action_id for action_id in ids if not 0 <= action_id < num_actions]
@@ -294,6 +301,10 @@ def _read_legal_actions(game: Game, state: State, where: str) -> list[int]:
                 do="Raise num_actions, or use the action_encoder 'bits'.",
             )
     return ids
+
+
+def _places(ids: list[int], action_id: int) -> str:
+    return " and ".join(str(place) for place, each in enumerate(ids) if each == action_id)
 
 
 def _read_id(value: object, where: str) -> int:
