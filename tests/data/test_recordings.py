@@ -254,9 +254,76 @@ def test_wide_states_are_read_in_smaller_pieces(tmp_path, monkeypatch):
 
 def test_a_file_that_is_named_twice_is_found_once(tmp_path):
     for name in "ab":
-        write_lines(tmp_path / f"{name}.jsonl", record())
+        write_lines(tmp_path / f"{name}.jsonl", record(episode=name))
     found = recordings.find([tmp_path / "b.jsonl", tmp_path, tmp_path / ".." / tmp_path.name / "a.jsonl"])
     assert found == [tmp_path / "b.jsonl", tmp_path / "a.jsonl"]
+
+
+LEFTOVERS = [
+    *(".a.jsonl", "~$a.jsonl", "a~.jsonl", "a.bak.jsonl", "a.tmp.jsonl", "a.part.jsonl.gz", "a.orig.arrows"),
+    *(".ipynb_checkpoints/a-checkpoint.jsonl", ".stversions/a~20240131-120000.jsonl", "a~20240131-120000.jsonl"),
+    "sub/.cache/a.jsonl",
+]
+
+
+def test_what_tools_leave_behind_in_a_folder_is_left_out_and_said_once(tmp_path):
+    good = [tmp_path / "a.jsonl", tmp_path / "sub" / "part-1.jsonl", tmp_path / "sub" / "v1.2.tmpx.jsonl"]
+    for number, name in enumerate([*good, *LEFTOVERS]):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_lines(tmp_path / name, record(episode=number))
+    said = []
+    assert recordings.find([tmp_path], said.append) == good
+    assert len(said) == 1 and said[0].startswith(f"Left out: {len(LEFTOVERS)} hidden files")
+    named = tmp_path / ".stversions" / "a~20240131-120000.jsonl"
+    assert recordings.find([named], said.append) == [named] and len(said) == 1  # a file that is named is taken
+
+
+def test_the_same_bytes_under_another_name_are_taken_once(tmp_path):
+    long = [record(episode=number) for number in range(40)]
+    for name, records in (("a", long), ("a (1)", long), ("b", [*long[:20], record(episode=77), *long[21:]])):
+        write_lines(tmp_path / f"{name}.jsonl", *records)  # b differs in its middle only
+    said = []
+    found = recordings.find([tmp_path], said.append)
+    assert [file.name for file in found] == ["a (1).jsonl", "b.jsonl"]
+    assert said == [f"Left out: {tmp_path / 'a.jsonl'} holds the same bytes as {tmp_path / 'a (1).jsonl'}."]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_no_more_of_a_file_is_read_than_is_asked_for(tmp_path, ending):
+    path = write(tmp_path / f"a{ending}", columns_of(play(8), "leduc_poker"))
+    size = path.stat().st_size
+    write(path, columns_of(play(8, seed=1), "leduc_poker"))
+    parts, problems = read_all(path, end=size)
+    assert sum(map(len, parts)) == 8 and not problems
+    assert sum(map(len, read_all(path)[0])) == 16
+    cut, problems = read_all(path, end=size + 60)  # within the next line or batch
+    assert sum(map(len, cut)) == 8 and all(problem.harmless for problem in problems)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_an_id_without_a_row_costs_its_episode(tmp_path, ending):
+    (columns,), _ = read_all(
+        write_lines(tmp_path / "made.jsonl", record(), with_step(1, actions=[5, -6, 80]), record())
+    )
+    path = write(tmp_path / f"a{ending}", columns)
+    parts, (problem,) = read_all(path, num_actions=10)
+    assert join(parts).ordinal_E.tolist() == [0, 2]
+    text = "an action id has no row in the table: got -6, expected 0 to 9"
+    assert text in str(problem) and "episode 1, step 1, field actions" in str(problem) and str(path) in str(problem)
+
+
+def test_what_follows_another_header_is_left_out_as_it_is_said(tmp_path):
+    one, other = (
+        json.dumps({"format": "movelist/1", "state_shape": shape, "state_dtype": dtype}).encode()
+        for shape, dtype in (([1, 2], "float32"), ([2], "float16"))
+    )
+    path = write_lines(tmp_path / "a.jsonl", one, record(), other, record(), one, record())
+    parts, (problem,) = read_all(path)
+    assert join(parts).ordinal_E.tolist() == [0, 2] and "a header differs, and what follows it is left out" in str(
+        problem
+    )
+    again, problems = read_all(write_lines(tmp_path / "b.jsonl", one, record()), expected=parts[0].widths)
+    assert len(again[0]) == 1 and not problems
 
 
 def test_two_writers_in_one_file_cost_the_broken_lines(tmp_path):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -186,16 +186,23 @@ def columns_of(episodes: Episodes, game: str, version_EP: Array | None = None, *
     )
 
 
-def keep_good(columns: Columns, file: str, unit: str) -> tuple[Columns, list[Problem]]:
+def no_row(file: str, place: str, num_actions: int) -> Problem:
+    """An episode of a store with an id that the network's table lacks."""
+    return Problem(kind="table", file=file, place=place, field="actions", what=_NO_ROW,
+                   expected=f"0 to {num_actions - 1}", do=_DO["table"])  # fmt: skip
+
+
+def keep_good(columns: Columns, file: str, unit: str, num_actions: int = 0) -> tuple[Columns, list[Problem]]:
     """Hold the rules; hand back the episodes that keep them, and a problem for each other one.
 
     Args:
         columns: As read.
         file: Its file.
         unit: "line" or "row".
+        num_actions: Rows of the network's table of actions; 0 for no table.
     """
     found: dict[int, Problem] = {}
-    for kind, field, what, expected, broken, values in _rules(columns):
+    for kind, field, what, expected, broken, values in chain(_rules(columns), _table_rule(columns.raw, num_actions)):
         per_step = field not in ("steps", "returns", "final_states")
         for index in np.flatnonzero(broken).tolist():
             episode = index
@@ -224,6 +231,7 @@ def keep_good(columns: Columns, file: str, unit: str) -> tuple[Columns, list[Pro
     return columns.take(good_E), [found[episode] for episode in sorted(found)]
 
 
+_NO_ROW = "an action id has no row in the table"
 _DO = {
     "empty list": "A turn without a legal action is no step: leave it out.",
     "duplicate id": REFUSED_TWICE,
@@ -234,6 +242,7 @@ _DO = {
     "returns disagree": "Leave out one of the two, or let the lists include what the end pays.",
     "truncated": "Write `final_states`, each seat's view of where the episode was cut off.",
     "log_prob": "Write the natural logarithm of a probability, or leave it out.",
+    "table": "Say --action_encoder bits, or write the ids that the game has here.",
     "small log_prob": "Write the logarithm of the probability that the choice was drawn with, or leave it out.",
     "state": "Look for what divides by zero, overflows the dtype or was never set.",
     "too large": "Look for a score that overflowed or was never set, or count in larger units.",
@@ -305,6 +314,18 @@ def _reward_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Arr
             bad_E,
             (lambda episode: f"{raw.return_EP[episode].tolist()} and a sum of {total_EP[episode].tolist()}"),
         )
+
+
+def _table_rule(raw: Episodes, num_actions: int) -> Iterator[tuple[str, str, str, object, Array, Any]]:
+    """Ids that are no row of the table of a network; recordings themselves know of no table."""
+    bad_A = (raw.action_id_A < 0) | (raw.action_id_A >= num_actions)
+    if num_actions and bad_A.any():
+        place_A = np.flatnonzero(bad_A)
+        first, at = np.unique(np.searchsorted(raw.action_offsets, place_A, side="right") - 1, return_index=True)
+        ids = dict(zip(first.tolist(), raw.action_id_A[place_A[at]].tolist(), strict=True))
+        bad_N = np.zeros(raw.num_steps, bool)
+        bad_N[first] = True
+        yield "table", "actions", _NO_ROW, f"0 to {num_actions - 1}", bad_N, ids.__getitem__
 
 
 def _state_rules(

@@ -87,6 +87,7 @@ class Training:
             version=lambda: self.learner.num_updates,
             keep_going=lambda: not self.watching or time.monotonic() < self._look_until,
             world=self.world,
+            num_actions=self.shape.num_actions,
         )
         self.source = self.recorded.source
 
@@ -273,7 +274,7 @@ class Training:
         return f"The last good checkpoint is {quoted(self.saved.file)}."
 
     def _state(self, counters: Counters) -> dict[str, Any]:
-        return checkpoint.pack(
+        return {"num_players": self.game.num_players} | checkpoint.pack(
             settings=self.settings.to_flat() | {"game": self.game_name},
             shape=self.shape,
             learner=self.learner.state_dict(),
@@ -301,7 +302,8 @@ class Training:
             self.world.first(lambda: self.folder.cut_metrics(0))
             return
         file, state = checkpoint.load_newest(self.folder.path, say=self.notes.append)
-        checkpoint.check_fits(state, self.folder.path, game=self.game_name, **asdict(self.shape))
+        sizes = asdict(self.shape) | {"num_players": self.game.num_players}
+        checkpoint.check_fits(state, self.folder.path, game=self.game_name, **sizes)
         self.world.first(lambda: self.folder.set_aside(after=file))
         self.learner.load_state_dict(state["learner"])
         self.source.load_state_dict(state["source"])
