@@ -50,9 +50,11 @@ Command = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 good, 1 failed, 2 used wrongly."""
     for stream in (sys.stdout, sys.stderr):
-        # A console in gbk cannot print every letter; a question mark is better than a traceback.
+        # A console in gbk cannot print every letter; a question mark is better than a traceback. One in UTF-8 lacks
+        # only the bytes of names that are none, and shows their numbers.
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            is_utf_8 = stream.encoding.lower().replace("-", "") == "utf8"
+            stream.reconfigure(errors="backslashreplace" if is_utf_8 else "replace")
     # Read by OpenMP when torch is loaded. Threads that spin while they wait for each other make a product take a
     # scheduler's slice instead of 5 ms as soon as anything else wants their core; see docs/LOG.md.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")

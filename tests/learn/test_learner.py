@@ -252,6 +252,13 @@ def test_explained_variance_of_constant_returns_is_0_and_valid_json():
     assert json.loads(json.dumps(metrics, allow_nan=False)) == metrics
 
 
+def test_explained_variance_is_0_where_nothing_was_paid():
+    """What varies in the returns then are the network's own values."""
+    learner = make_learner(gae_lambda=0.9)
+    steps = [[Step([float(i + n)] * 5, [1, 2], 0, reward=0.0) for n in range(4)] for i in range(5)]
+    assert prepare(learner, steps).metrics["losses/explained_variance"] == 0.0
+
+
 def test_an_id_outside_the_table_is_refused_before_anything_is_computed():
     learner = make_learner("table")
     with pytest.raises(DataError, match=r"^an action id has no row in the table: got 500 \(0x00000000000001f4\)"):

@@ -515,7 +515,7 @@ def _read_legal_actions(game: Game, state: State, where: str) -> list[int]:
         twice = next(action_id for place, action_id in enumerate(ids) if action_id in ids[:place])
         raise GameError(
             "an id is there twice",
-            got=twice,
+            got=f"{twice} at places {_places(ids, twice)}",
             expected="ids that differ within one list",
             where=where,
             do="Name each action once, as list(dict.fromkeys(actions)) does; apply's index then refers to that list.",
@@ -532,6 +532,10 @@ def _read_legal_actions(game: Game, state: State, where: str) -> list[int]:
                 do="Raise num_actions, or use the action_encoder 'bits'.",
             )
     return ids
+
+
+def _places(ids: list[int], action_id: int) -> str:
+    return " and ".join(str(place) for place, each in enumerate(ids) if each == action_id)
 
 
 def _read_id(value: object, where: str) -> int:

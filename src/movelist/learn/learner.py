@@ -109,12 +109,16 @@ class Learner:
         old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
         refuse_non_finite(f"before update {self.num_updates + 1}", rollout, value_N, old_log_prob_N, final_value_EP)
         advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP)
-        whole, error, target = self.world.moments(advantage_N, return_N - value_N, return_N)
+        columns = (advantage_N, return_N - value_N, return_N, episodes.reward_N)
+        whole, error, target, reward = self.world.moments(*columns)
         if self.settings.normalize_advantage:
             advantage_N = returns.normalized(advantage_N, whole)
         targets = dict(zip(TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
         metrics = {
-            "losses/explained_variance": returns.explained_variance(error, target),
+            # Where no step was paid anything, what varies in the returns are the network's own values.
+            "losses/explained_variance": returns.explained_variance(error, target)
+            if reward.squares or reward.mean
+            else 0.0,
             "losses/return_scale": self.returns.scale if self.settings.scale_returns else 1.0,
         }
         return Prepared(rollout, {name: column.astype(np.float32) for name, column in targets.items()}, metrics)
