@@ -165,7 +165,7 @@ def policy_info(state: dict[str, Any], state_layout: str | None = None) -> Polic
         ModelShape(**state["shape"]),
         version=movelist_version(),
         game=settings["game"],
-        layout=state_layout,
+        layout=state_layout or settings.get("state_layout"),
         policy_version=state["learner"]["num_updates"],
         settings_hash=settings_hash(settings),
         return_scale=scale.scale if settings.get("scale_returns", True) else 1.0,

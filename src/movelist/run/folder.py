@@ -212,8 +212,8 @@ def named_file(path: Path) -> Path | None:
         return None
 
 
-def quoted(path: Path) -> str:
-    """The path as it is typed in a shell."""
+def quoted(path: Path | str) -> str:
+    """A path, or another word, as it is typed in a shell."""
     return f'"{path}"' if any(letter in str(path) for letter in " ()&'") else str(path)
 
 
