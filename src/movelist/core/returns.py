@@ -17,6 +17,8 @@ from movelist.core.errors import DataError
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
 
+ROUNDING = 1e-12  # of a number: what lies within is the rounding of float64 sums
+
 
 def gae(
     reward_T: ArrayLike,
@@ -201,7 +203,7 @@ def normalized(advantage_N: Floats, whole: Moments) -> Floats:
         whole: Of all of the rollout's.
     """
     centred: Floats = advantage_N - whole.mean
-    if whole.deviation <= 1e-12 * abs(whole.mean):  # nothing but the rounding of the mean
+    if whole.deviation <= ROUNDING * abs(whole.mean):  # nothing but the rounding of the mean
         return np.zeros_like(centred)
     centred /= whole.deviation + 1e-8
     return centred

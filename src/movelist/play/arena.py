@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from movelist.core.returns import ROUNDING
 from movelist.core.settings import PlaySettings
 from movelist.games.game import Game, game_name
 from movelist.play.policy import Policy, derive_seeds
@@ -111,11 +112,15 @@ def match(
 
 
 def outcomes(return_EP: Array) -> Array:
-    """1, 0 or -1 for a win, a draw, a loss of each seat [E, P]: its return is above, at or below the others' mean."""
+    """1, 0 or -1 for a win, a draw, a loss of each seat [E, P]: its return is above, at or below the others' mean.
+
+    At it is what differs by rounding, seen from the game's largest return, so that games may pay in any unit.
+    """
     others = max(1, return_EP.shape[1] - 1)
     mean_other_EP = (return_EP.sum(axis=1, keepdims=True) - return_EP) / others
-    outcome_EP: Array = np.sign(np.round(return_EP - mean_other_EP, 9))
-    return outcome_EP
+    gain_EP = return_EP - mean_other_EP
+    rounding_E1 = ROUNDING * np.abs(return_EP).max(axis=1, keepdims=True)
+    return np.where(np.abs(gain_EP) > rounding_E1, np.sign(gain_EP), 0.0)
 
 
 def score(own_G: Array, outcome_G: Array) -> Score:
