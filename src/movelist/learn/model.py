@@ -25,6 +25,8 @@ from movelist.core.ragged import Segments
 from movelist.learn.batch import PairOrder
 from movelist.learn.pair import pair_score
 
+HALVES = (torch.bfloat16, torch.float16)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
@@ -158,8 +160,12 @@ class PolicyValueNet(nn.Module):
 
     def value(self, hidden_BH: torch.Tensor) -> torch.Tensor:
         """[B, H] -> [B], the mover's expected return in scaled units."""
+        if isinstance(self.critic, nn.Linear) and hidden_BH.dtype in HALVES:
+            # The bias is added in float32: beside one of 100, bfloat16 knows no step below a half.
+            product_B = nn.functional.linear(hidden_BH, self.critic.weight).squeeze(-1).float()
+            return product_B if self.critic.bias is None else product_B + self.critic.bias.float()
         value_B: torch.Tensor = self.critic(hidden_BH).squeeze(-1)
-        return value_B.float() if value_B.dtype in (torch.bfloat16, torch.float16) else value_B
+        return value_B.float() if value_B.dtype in HALVES else value_B
 
     def forward(
         self,
