@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import pickle
 from dataclasses import replace
 from itertools import pairwise
 
@@ -149,6 +150,99 @@ def test_returns_are_divided_by_the_deviation_of_all_so_far():
         assert prepared.metrics["losses/return_scale"] == pytest.approx(scale, rel=1e-9)
         log_probs = [step.log_prob for game in games for step in game]
         check_targets(prepared, games, *by_hand(learner, games, scale=scale, **settings), log_probs)
+        learner.update(prepared, lr=0.0)
+
+
+def test_preparing_twice_is_preparing_once():
+    """The profiler prepares what it has prepared before; nothing of a training may hang on it."""
+    once, twice = (make_learner(batch_size=8, epochs_per_update=2) for _ in range(2))
+    for seed in range(3):
+        games = make_games(seed)
+        games = [[replace(step, reward=100.0 + (seed + 1) * step.reward) for step in game] for game in games]
+        before = pickle.dumps(twice.state_dict())
+        prepare(twice, games)
+        assert pickle.dumps(twice.state_dict()) == before
+        ours, theirs = prepare(once, games), prepare(twice, games)
+        assert ours.metrics == theirs.metrics
+        assert once.update(ours) == twice.update(theirs)
+        assert all_bytes(once) == all_bytes(twice)
+        assert vars(once.returns) == vars(twice.returns)
+
+
+def test_a_rollout_is_counted_once_however_often_its_update_is_made():
+    learner = make_learner()
+    games = [[replace(step, reward=step.reward + 100.0) for step in game] for game in make_games()]
+    prepared = prepare(learner, games)
+    for _ in range(3):
+        learner.update(prepared, lr=0.0)
+    assert learner.returns.count == 24
+
+
+# --- prepare: absurd returns
+
+
+def many_games(**changes):
+    games = make_games(num_games=60)
+    games[7][-1] = replace(games[7][-1], **changes)
+    return games
+
+
+def test_one_absurd_return_does_not_own_the_scale_for_good():
+    usual, absurd = make_learner(), make_learner()
+    prepared = prepare(usual, many_games()), prepare(absurd, many_games(reward=1e6))
+    usual_scale, scale = (each.metrics["losses/return_scale"] for each in prepared)
+    assert usual_scale < scale < 25 * usual_scale  # with it whole, over 10,000 times
+    absurd.update(prepared[1], lr=0.0)
+    for seed in range(20):
+        absurd.update(prepare(absurd, make_games(seed, num_games=60)), lr=0.0)
+    assert absurd.returns.scale < 6 * usual_scale
+    assert absurd.take_notices() == [
+        "Warning: a return of 1e+06 lies more than 100 times as far out as nearly all others. It is learnt from, but "
+        "hardly moves the scale of returns. If no game can pay that, look for the fault; this is said once."
+    ]
+    absurd.update(prepare(absurd, many_games(reward=-1e6)), lr=0.0)
+    assert absurd.take_notices() == []
+
+
+@pytest.mark.parametrize("scale_returns", [True, False])
+@pytest.mark.parametrize("reward", [1e200, -1e200, 1e300, 1e20])
+def test_a_return_beyond_reason_is_refused_by_its_place(reward, scale_returns):
+    learner = make_learner(scale_returns=scale_returns)
+    with pytest.raises(DataError) as caught:
+        prepare(learner, many_games(reward=reward))
+    first = min(number for number, step in enumerate(many_games()[7]) if step.player == many_games()[7][-1].player)
+    text = str(caught.value)
+    assert text.startswith(f"a return is beyond reason: got {reward:g}, expected -")
+    assert text.endswith(
+        f" (episode 7, step {first}). Correct what this game pays, or let it pay in other units; nothing was learnt "
+        "from this rollout."
+    )
+    assert learner.returns.count == 0
+
+
+def test_a_scale_that_has_overflowed_is_found_by_its_returns():
+    learner = make_learner()
+    learner.update(prepare(learner, make_games()))
+    with pytest.raises(DataError, match=r"expected -1e\+115 to 1e\+115 \(episode 0, step \d\)"):
+        prepare(learner, [[replace(step, reward=1e200 * step.reward) for step in game] for game in make_games()])
+
+
+def test_returns_that_are_all_too_large_to_be_squared_are_refused():
+    with pytest.raises(
+        DataError, match=r"^a return is beyond reason: got -?\d\.\d+e\+\d+, expected -1e\+15 to 1e\+15 "
+    ):
+        prepare(make_learner(), [[replace(step, reward=1e200 * step.reward) for step in game] for game in make_games()])
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-9, 1e9])
+def test_the_unit_of_the_returns_does_not_matter(unit):
+    games = make_games(num_games=16)
+    plain, other = (
+        prepare(make_learner(), [[replace(s, reward=u * s.reward) for s in g] for g in games]).targets
+        for u in (1.0, unit)
+    )
+    for name, column in plain.items():
+        assert other[name] == pytest.approx(column, rel=1e-5, abs=1e-6, nan_ok=True), name
 
 
 def test_advantages_are_normalised_over_the_rollout():
