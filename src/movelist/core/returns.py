@@ -180,15 +180,20 @@ class Moments:
 
 
 class RunningScale:
-    """The standard deviation of all returns so far, by which returns are divided; in the game's own units."""
+    """The standard deviation of all returns so far, by which returns are divided; in the game's own units.
+
+    Attributes:
+        count, mean, squares: As in `Moments`.
+        centre: A large offset of the returns that the critic's bias holds; 0 where there is none.
+    """
 
     def __init__(self) -> None:
-        self.count, self.mean, self.squares = 0.0, 0.0, 0.0
+        self.count, self.mean, self.squares, self.centre = 0.0, 0.0, 0.0, 0.0
 
     def after(self, returns: Moments) -> RunningScale:
         """The scale with more returns taken in; this one stays as it is."""
         later = RunningScale()
-        vars(later).update(vars(self._moments.merged(returns)))
+        vars(later).update(vars(self._moments.merged(returns)), centre=self.centre)
         return later
 
     @property

@@ -45,6 +45,7 @@ from movelist.learn.parallel import World
 
 Array = NDArray[Any]
 TARGETS = ("old_log_prob", "advantage", "return", "old_value")  # in the order of loss.Targets
+FAR_OFF = 2.0  # deviations of the returns; nearer to 0 than this, a new network's values find their mean at once
 CALMER = "The weights were not changed by it; try a lower --lr or --max_grad_norm from the last checkpoint."
 
 
@@ -56,7 +57,8 @@ class Prepared:
         rollout: The steps.
         targets: float32 [N] on the host, by the names of `Targets` without their dimension.
         metrics: What is known before the update.
-        returns: The running scale with this rollout's returns, by which they are divided.
+        returns: The running scale with this rollout's returns, by which they are divided; `targets` take the critic's
+            bias as moved to its centre.
         outlier: The return that lies farthest out, where the scale leaves some out, in the game's own units.
     """
 
@@ -119,6 +121,11 @@ class Learner:
         raw_N, usual_N, counted = self._counted(episodes)
         scale = self._divisor(counted)
         refuse_beyond_reason(episodes, raw_N, scale)
+        counted.centre += self._offset(episodes, usual_N, scale * value_N)
+        moved = self._bias_move(counted)
+        value_N = value_N + moved
+        if final_value_EP is not None:
+            final_value_EP = np.where(episodes.truncated_E[:, None], final_value_EP + moved, 0.0)
         advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP, scale)
         whole, error, target = self.world.moments(advantage_N, return_N - value_N, return_N)
         if self.settings.normalize_advantage:
@@ -248,6 +255,27 @@ class Learner:
         """A scaled unit in the game's own."""
         return counted.scale if self.settings.scale_returns else 1.0
 
+    def _offset(self, episodes: Episodes, return_N: Array, value_N: Array) -> float:
+        """How far the values of a new network lie below the returns on average, where that is far; in the game's units.
+
+        A critic that begins there learns the same with any offset of the returns, and its values mean what they always
+        mean. Otherwise it has to climb there first, by gradients cut to max_grad_norm that leave the policy nothing.
+        """
+        if self.num_updates or self.net.value_bias is None:
+            return 0.0
+        ended_N = ~episodes.truncated_E[episodes.episode_N]
+        missing, spread = self.world.moments((return_N - value_N)[ended_N], return_N[ended_N])
+        constant = spread.deviation <= returns.ROUNDING * abs(spread.mean)
+        return 0.0 if constant or abs(missing.mean) <= FAR_OFF * spread.deviation else missing.mean
+
+    def _bias_move(self, counted: returns.RunningScale) -> float:
+        """By how much the critic's bias, in scaled units, has to move for its centre to be that of `counted`.
+
+        Later updates move it, too: a scale that grows by 1 % moves an offset of 100 deviations by one.
+        """
+        before = self.returns.centre / self._divisor(self.returns)
+        return counted.centre / self._divisor(counted) - before
+
     def _advantages(
         self, episodes: Episodes, value_N: Array, final_value_EP: Array | None, scale: float
     ) -> tuple[Array, Array]:
@@ -266,6 +294,14 @@ class Learner:
 
     def _begin(self, prepared: Prepared) -> None:
         """Keep what the returns of a rollout teach."""
+        if (moved := self._bias_move(prepared.returns)) and self.net.value_bias is not None:
+            with torch.no_grad():
+                self.net.value_bias.add_(moved)
+        if (centre := prepared.returns.centre) != self.returns.centre:
+            self.notices.append(
+                "The returns lie far from 0 for how little they differ, as where final scores stand in place of gains: "
+                f"the values begin at their mean of {centre:.4g}, and it learns the same."
+            )
         self.returns = prepared.returns
         if prepared.outlier is not None and not self.told_of_outliers:
             self.told_of_outliers = True

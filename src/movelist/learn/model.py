@@ -167,6 +167,12 @@ class PolicyValueNet(nn.Module):
         value_B: torch.Tensor = self.critic(hidden_BH).squeeze(-1)
         return value_B.float() if value_B.dtype in HALVES else value_B
 
+    @property
+    def value_bias(self) -> nn.Parameter | None:
+        """What the critic adds to every value, [1]; None where a critic of your own is no linear layer with a bias."""
+        bias: nn.Parameter | None = self.critic.bias if isinstance(self.critic, nn.Linear) else None
+        return bias
+
     def forward(
         self,
         state_BS: torch.Tensor,
