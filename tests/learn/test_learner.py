@@ -325,7 +325,8 @@ def test_a_return_beyond_reason_is_refused_by_its_place(reward, scale_returns):
     text = str(caught.value)
     assert text.startswith(f"a return is beyond reason: got {reward:g}, expected -")
     assert text.endswith(
-        f" (episode 7, step {first}). Correct what this game pays, or let it pay in other units; nothing was learnt "
+        f" (before update 1, episode 7, step {first} of the rollout). Correct what this game pays, "
+        "or let it pay in other units; nothing was learnt "
         "from this rollout."
     )
     assert learner.returns.count == 0
@@ -334,7 +335,9 @@ def test_a_return_beyond_reason_is_refused_by_its_place(reward, scale_returns):
 def test_a_scale_that_has_overflowed_is_found_by_its_returns():
     learner = make_learner()
     learner.update(prepare(learner, make_games()))
-    with pytest.raises(DataError, match=r"expected -1e\+115 to 1e\+115 \(episode 0, step \d\)"):
+    with pytest.raises(
+        DataError, match=r"expected -1e\+115 to 1e\+115 \(before update 2, episode 0, step \d of the rollout\)"
+    ):
         prepare(learner, [[replace(step, reward=1e200 * step.reward) for step in game] for game in make_games()])
 
 

@@ -121,11 +121,12 @@ def refuse_non_finite(
         )
 
 
-def refuse_beyond_reason(episodes: Episodes, return_N: Array, scale: float) -> None:
+def refuse_beyond_reason(when: str, episodes: Episodes, return_N: Array, scale: float) -> None:
     """Refuse returns that no float32 could be trained towards, as a game's fault leaves them.
 
     Args:
-        episodes: Whose steps they are of.
+        when: Said before the place.
+        episodes: Whose steps they are of, the rollout's.
         return_N: float64 [N], in the game's own units.
         scale: By which they will be divided.
 
@@ -140,6 +141,6 @@ def refuse_beyond_reason(episodes: Episodes, return_N: Array, scale: float) -> N
             "a return is beyond reason",
             got=f"{return_N[step]:g}",
             expected=f"{-limit:.1g} to {limit:.1g}",
-            where=episodes.place(step),
+            where=f"{when}, {episodes.place(step)} of the rollout",
             do="Correct what this game pays, or let it pay in other units; nothing was learnt from this rollout.",
         )

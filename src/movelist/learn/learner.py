@@ -117,10 +117,11 @@ class Learner:
         """Advantages and returns from what the network says of the steps."""
         episodes = rollout.episodes
         old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
-        refuse_non_finite(f"before update {self.num_updates + 1}", rollout, value_N, old_log_prob_N, final_value_EP)
+        when = f"before update {self.num_updates + 1}"
+        refuse_non_finite(when, rollout, value_N, old_log_prob_N, final_value_EP)
         raw_N, usual_N, counted = self._counted(episodes)
         scale = self._divisor(counted)
-        refuse_beyond_reason(episodes, raw_N, scale)
+        refuse_beyond_reason(when, episodes, raw_N, scale)
         counted.centre += self._offset(episodes, usual_N, scale * value_N)
         moved = self._bias_move(counted)
         value_N = value_N + moved
