@@ -30,7 +30,7 @@ echo Installing into .venv; the first time takes minutes.
 if not defined TORCH_INDEX goto install_movelist
 "%VENV_PYTHON%" -m pip install --upgrade --no-deps --index-url "%TORCH_INDEX%" torch -c constraints.txt || goto no_install
 :install_movelist
-"%VENV_PYTHON%" -m pip install -e ".[games]" --group dev -c constraints.txt --build-constraint constraints.txt || goto no_install
+"%VENV_PYTHON%" -m pip install -e ".[games,onnx]" --group dev -c constraints.txt --build-constraint constraints.txt || goto no_install
 
 rem 3. Python 3.11 reads .pth files in the system's code page, pip wrote this folder's name in UTF-8: in a folder with
 rem    a Chinese name Python would not even start (github.com/python/cpython/issues/77102). A relative path is ASCII.

@@ -501,6 +501,12 @@ def test_a_console_in_gbk_and_a_chinese_folder_with_a_space(tmp_path):
     assert 'Go on with that one: movelist train --resume "结果 一"' in err
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux")
+def test_bytes_of_a_name_that_are_no_utf_8_are_shown_by_their_numbers():
+    code, _, err = spawn("check", os.fsdecode(b"\xd3.jsonl"))
+    assert code == 1 and "got \\udcd3.jsonl" in err
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "gbk", "cp437"])
 def test_letters_that_a_console_lacks_become_question_marks(monkeypatch, encoding):
     streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]

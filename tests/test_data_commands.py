@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from movelist.data import jsonl, store
 from movelist.data.record_rules import join
 from movelist.data.store import Store
 from movelist.run.checkpoint import load
+from movelist.run.folder import read_settings
 from recorded import EXAMPLE, assert_equal, read_all, record, with_step, write_lines
 
 QUICK = ["--hidden_dim", "8", "--eval_games", "0", "--no-tensorboard", "--device", "cpu"]
@@ -184,7 +186,7 @@ def test_a_training_that_goes_on_names_a_file_that_it_needs(tmp_path, capsys):
     folder = tmp_path / "in"
     folder.mkdir()
     for name in "abc":
-        write_lines(folder / f"{name}.jsonl", *[record()] * 64)
+        write_lines(folder / f"{name}.jsonl", *[record(episode=name)] * 64)
     flags = ["--data", str(folder), "--update_frequency", "16", "--total_steps", "80", "--save_every", "1", *QUICK]
     assert main(["train", *flags, "--out", str(tmp_path / "run")]) == 0  # of 192, within the second file
     assert load(tmp_path / "run")["source"]["file"] == 0 and load(tmp_path / "run")["counters"]["episodes"] == 80
@@ -305,3 +307,76 @@ def test_a_start_that_cannot_be_used_leaves_nothing_behind(tmp_path, capsys):
     assert "another hidden_dim" in said(capsys)[1] and not (tmp_path / "two").exists()
     assert main([*run, str(tmp_path / "two"), "--init_from", str(tmp_path / "none")]) == 2
     assert "does not exist" in said(capsys)[1] and not (tmp_path / "two").exists()
+
+
+def test_a_name_that_is_no_utf_8_is_used_everywhere_and_read_back(tmp_path, capsys):
+    folder = tmp_path / os.fsdecode(b"\xc5\xc6")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this disk takes names in UTF-8 only")
+    data = write_lines(folder / os.fsdecode(b"\xd3\xce.jsonl"), *[record()] * 64)
+    assert main(["check", str(data)]) == 0
+    assert main(["convert", str(data), "--out", str(folder / "store")]) == 0
+    (source,) = json.loads((folder / "store" / "manifest.json").read_text(encoding="utf-8"))["sources"]
+    assert source["file"] == data.name and len(Store(folder / "store")) == 64
+    run = folder / "run"
+    flags = ["--update_frequency", "16", "--save_every", "1", *QUICK]
+    assert main(["train", "--data", str(folder), "--out", str(run), "--total_steps", "32", *flags]) == 0
+    assert main(["train", "--resume", str(run), "--total_steps", "64"]) == 0
+    assert read_settings(run)["out"] == str(run) and read_settings(run)["data"] == [str(folder)]
+    watch = ["--watch", "--max_seconds", "4", "--total_steps", "64", "--update_frequency", "16", *QUICK]
+    watched = folder / "engine"
+    watched.mkdir()
+    shutil.copy(data, watched)
+    assert main(["train", "--data", str(watched), "--out", str(folder / "watching"), *watch]) == 0
+    used = json.loads((folder / "watching" / "used_files.json").read_text(encoding="utf-8"))
+    assert used == [str(watched / data.name)] and Path(used[0]).is_file()
+    assert main(["convert", str(data), str(data), "--out", str(folder / "store")]) == 1
+    capsys.readouterr()
+
+
+def test_one_absurd_recording_costs_itself_in_check_and_training(tmp_path, capsys):
+    for number in range(8):
+        huge = 1e200 if number == 5 else number
+        write_lines(tmp_path / f"{number}.jsonl", *[record(returns=[huge, -huge])] * 8)
+    assert main(["check", str(tmp_path)]) == 1
+    assert "8 problems" in said(capsys)[0]
+    assert main(["train", "--data", str(tmp_path), "--out", str(tmp_path / "run"), *QUICK]) == 0
+    out = said(capsys)[0]
+    assert "Left out: a return is too large to train with" in out and "5.jsonl, line 1" in out
+    assert load(tmp_path / "run")["counters"]["episodes"] == 56
+
+
+def test_an_id_that_the_game_has_no_row_for_costs_its_episode(tmp_path, capsys):
+    pytest.importorskip("pyspiel")
+    data = tmp_path / "a.jsonl"
+    assert main(["record", "--game", "kuhn_poker", "--episodes", "20", "--out", str(data)]) == 0
+    lines = data.read_bytes().splitlines()
+    bad = json.loads(lines[7])
+    bad["steps"][0]["actions"][1] = 77
+    del bad["crc32"]
+    write_lines(data, *lines[:7], bad, *lines[8:])
+    assert main(["check", str(data)]) == 1
+    assert "an action id has no row in the table: got 77" in said(capsys)[0]
+    assert main(["train", "--data", str(data), "--learn_from", "all", "--out", str(tmp_path / "run"), *QUICK]) == 0
+    assert "a.jsonl, line 8, episode 6, step 0, field actions" in said(capsys)[0]
+    assert load(tmp_path / "run")["counters"]["episodes"] == 19
+    assert main(["convert", str(data), "--out", str(tmp_path / "store")]) == 0
+    flags = ["--learn_from", "all", "--out", str(tmp_path / "other"), *QUICK]
+    assert main(["train", "--data", str(tmp_path / "store"), *flags]) == 0
+    assert "no row in the table" in said(capsys)[0] and load(tmp_path / "other")["counters"]["episodes"] == 19
+
+
+def test_a_run_does_not_go_on_with_another_number_of_players(tmp_path, capsys):
+    two = write_lines(tmp_path / "a.jsonl", *[record()] * 16)
+    run = tmp_path / "run"
+    assert (
+        main(["train", "--data", str(two), "--out", str(run), "--total_steps", "8", "--update_frequency", "8", *QUICK])
+        == 0
+    )
+    three = record(returns=[1, -1, 0])
+    three["players"].append({"controller": "human"})
+    write_lines(two, *[three] * 16)
+    assert main(["train", "--resume", str(run), "--total_steps", "32"]) == 2
+    assert "the checkpoint is of another num_players: got 2, expected 3" in said(capsys)[1]

@@ -39,6 +39,7 @@ HOUSE: dict[str, list[str]] = {
         "record_lines",
         "record_json",
         "whole_file",
+        "same_file",
         "jsonl",
         "arrow_columns",
         "arrow_frames",

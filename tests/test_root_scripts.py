@@ -179,3 +179,11 @@ def test_train_fast_before_the_set_up(clone, tmp_path):
     code, lines, err = shell(clone / "train_fast.sh", cwd=tmp_path)
     assert (code, lines) == (1, [])
     assert err == "movelist is not set up here yet: run 'make install' first.\n"
+
+
+def test_both_ways_to_set_up_install_the_same_extras():
+    """A README that exports has to work on Windows, too."""
+    makefile, batch = ((ROOT / name).read_text(encoding="utf-8") for name in ("Makefile", "setup.bat"))
+    (extras,), (on_windows,) = (re.findall(r'"\.\[([a-z,]+)\]" --group dev', text) for text in (makefile, batch))
+    assert extras == on_windows
+    assert "onnx" in extras.split(",")

@@ -30,7 +30,7 @@ class Match(MatchSettings):
 
     policy: tyro.conf.Positional[Path]
     """A run folder, a checkpoint, or an exported file (.onnx, .safetensors). Of a run the newest checkpoint plays; its
-    best one is RUN/checkpoints/best.json."""
+    best one is RUN/checkpoints/best.json. Or "random", which needs --game."""
 
     against: str = "random"
     """"random", or another run folder, checkpoint or exported file of the same game."""
@@ -50,14 +50,19 @@ Command = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 good, 1 failed, 2 used wrongly."""
     for stream in (sys.stdout, sys.stderr):
-        # A console in gbk cannot print every letter; a question mark is better than a traceback.
+        # A console in gbk cannot print every letter; a question mark is better than a traceback. One in UTF-8 lacks
+        # only the bytes of names that are none, and shows their numbers.
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            is_utf_8 = stream.encoding.lower().replace("-", "") == "utf8"
+            stream.reconfigure(errors="backslashreplace" if is_utf_8 else "replace")
     # Read by OpenMP when torch is loaded. Threads that spin while they wait for each other make a product take a
     # scheduler's slice instead of 5 ms as soon as anything else wants their core; see docs/LOG.md.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's tracer would write lines of its own to standard error
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
+        print(_version())
+        return 0
     try:
         code = _run(_parse(arguments), arguments)
         if sys.stdout:  # pythonw on Windows has none
@@ -107,6 +112,8 @@ def _parse(arguments: list[str]) -> Command:
     """
     talk = io.StringIO()
     defaults = _defaults(arguments)
+    # A training may hold settings that a profile refuses, such as --watch.
+    profiled = defaults if arguments[:1] == ["profile"] else TrainSettings()
     commands = (
         Annotated[TrainSettings, tyro.conf.subcommand("train", default=defaults)]
         | Annotated[Match, tyro.conf.subcommand("match")]
@@ -115,7 +122,7 @@ def _parse(arguments: list[str]) -> Command:
         | Annotated[data_commands.Convert, tyro.conf.subcommand("convert")]
         | Annotated[measure_commands.Benchmark, tyro.conf.subcommand("benchmark")]
         | Annotated[
-            measure_commands.Profile, tyro.conf.subcommand("profile", default=measure_commands.Profile(train=defaults))
+            measure_commands.Profile, tyro.conf.subcommand("profile", default=measure_commands.Profile(train=profiled))
         ]
         | Annotated[policy_commands.Export, tyro.conf.subcommand("export")]
         | Annotated[policy_commands.Play, tyro.conf.subcommand("play")]
@@ -131,11 +138,14 @@ def _parse(arguments: list[str]) -> Command:
 
 
 def _description() -> str:
+    return f"{_version()}: PPO for games whose legal actions change every turn."
+
+
+def _version() -> str:
     try:
-        version = importlib.metadata.version("movelist")
+        return f"movelist {importlib.metadata.version('movelist')}"
     except importlib.metadata.PackageNotFoundError:  # run from a clone that was not installed
-        version = "from a clone"
-    return f"movelist {version}: PPO for games whose legal actions change every turn."
+        return "movelist from a clone"
 
 
 def _defaults(arguments: list[str]) -> TrainSettings:
@@ -205,7 +215,7 @@ def _match(command: Match) -> int:
     from movelist.run.api import match
 
     result = match(
-        command.policy,
+        "random" if str(command.policy) == "random" else command.policy,
         command.against,
         game=command.game,
         num_games=command.num_games,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
@@ -84,11 +84,20 @@ def _check(command: Check) -> int:
             store.shard(number).episodes.check(str(path / store.shards[number].file))
         sound[str(path)] = {"episodes": len(store), "steps": store.num_steps}
         _say(f"{path}: a store of {len(store):,} episodes and {store.num_steps:,} steps; every checksum is right.")
-    files = recordings.find([path for path in command.paths if path not in stores]) if _others(command, stores) else []
+    files = (
+        recordings.find([path for path in command.paths if path not in stores], _say)
+        if _others(command, stores)
+        else []
+    )
     for file in files:
         survey.files += 1
         try:
-            for columns in recordings.read(file, report=survey.problem, strict=command.strict):
+            known: dict[str, Any] = {
+                "report": survey.problem,
+                "strict": command.strict,
+                "num_actions": _table_size(file),
+            }
+            for columns in recordings.read(file, **known):
                 survey.add(columns)
         except DataError as error:
             if command.strict:
@@ -106,6 +115,19 @@ def _check(command: Check) -> int:
         raise DataError("nothing in the recordings can be used", where=", ".join(map(str, command.paths)),
                         do="docs/episode_format.md says what a recording looks like.")  # fmt: skip
     return 1 if survey.num_problems else 0
+
+
+def _table_size(file: Path) -> int:
+    """Rows of the table of actions that a training from this recording has; 0 if it has none."""
+    from movelist.data.loader import first_widths
+    from movelist.games.game import action_encoder
+    from movelist.run.recorded import game_of
+
+    try:
+        game, _ = game_of(first_widths([file]))
+    except DataError:  # what is wrong with it is said when it is read
+        return 0
+    return int(getattr(game, "num_actions", 0)) if action_encoder(game) == "table" else 0
 
 
 def _others(command: Check, stores: Sequence[Path]) -> bool:
@@ -163,7 +185,7 @@ def _convert(command: Convert) -> int:
         raise SettingsError("a store becomes a recording, not a store", got=str(command.out), where=str(stores[0]),
                             do="Give --out a name that ends in .jsonl, .jsonl.gz or .arrows.")  # fmt: skip
     others = [path for path in command.paths if path not in stores]
-    files = recordings.find(others) if others else []
+    files = recordings.find(others, _say) if others else []
     store = None if to_file else StoreWriter(command.out, keep_forced=command.keep_forced)
     writer = recordings.writer(command.out) if to_file else None
     problems: list[Problem] = []

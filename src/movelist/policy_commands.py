@@ -30,8 +30,8 @@ class Export:
     """Also write the value. Not with weights."""
 
     state_layout: str | None = None
-    """A name for what the numbers of a state mean; readers that expect another one refuse the file. None names the
-    width only."""
+    """A name for what the numbers of a state mean; readers that expect another one refuse the file. None takes the one
+    that the training was given, and if it had none names the width only."""
 
     json: bool = False
     """One JSON object on standard output, talk on standard error."""

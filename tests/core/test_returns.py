@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 import oracle
 from movelist.core import returns
 from movelist.core.errors import DataError
-from movelist.core.returns import Moments, RunningScale, explained_variance, gae, normalized, rollout_gae
+from movelist.core.returns import (
+    Moments,
+    RunningScale,
+    explained_variance,
+    gae,
+    normalized,
+    rollout_gae,
+    without_outliers,
+)
 
 # float64 throughout: only the order of additions differs between the scan and the loop.
 CLOSE = 1e-9
@@ -154,9 +162,9 @@ def test_offsets_that_do_not_cover_the_steps_are_refused(offsets):
 def test_the_running_scale_is_the_deviation_of_all_by_hand():
     scale = RunningScale()
     assert scale.scale == 1.0
-    scale.add(Moments.of(np.array([1.0, 3.0])))
+    scale = scale.after(Moments.of(np.array([1.0, 3.0])))
     assert (scale.count, scale.mean, scale.scale) == (2, 2.0, 1.0)
-    scale.add(Moments.of(np.array([8.0])))  # mean 4, squares 9 + 1 + 16
+    scale = scale.after(Moments.of(np.array([8.0])))  # mean 4, squares 9 + 1 + 16
     assert (scale.count, scale.mean) == (3, 4.0)
     assert scale.scale == pytest.approx(math.sqrt(26 / 3))
 
@@ -166,7 +174,7 @@ def test_constant_returns_of_any_size_have_no_scale():
     for constant in (1e9 / 3, -1e10 / 3, 0.0, 1e-3):
         scale = RunningScale()
         for count in (7, 13, 1000, 777):
-            scale.add(Moments.of(np.full(count, constant)))
+            scale = scale.after(Moments.of(np.full(count, constant)))
         assert scale.scale == 1.0
 
 
@@ -174,7 +182,7 @@ def test_constant_returns_of_any_size_have_no_scale():
 def test_the_running_scale_equals_numpys_over_everything(parts):
     scale = RunningScale()
     for part in parts:
-        scale.add(Moments.of(np.array(part, np.float64)))
+        scale = scale.after(Moments.of(np.array(part, np.float64)))
     everything = np.array([number for part in parts for number in part])
     if not everything.size or everything.std() < 1e-6:
         return
@@ -187,7 +195,7 @@ def test_a_large_offset_does_not_drown_the_deviation():
     rng = np.random.default_rng(0)
     scale, parts = RunningScale(), [1e9 + rng.normal(size=100) for _ in range(20)]
     for part in parts:
-        scale.add(Moments.of(part))
+        scale = scale.after(Moments.of(part))
     assert scale.scale == pytest.approx(np.concatenate(parts).std(), rel=1e-6)
 
 
@@ -195,9 +203,64 @@ def test_a_large_offset_does_not_drown_the_deviation():
 def test_constant_returns_stay_as_they_are(constant):
     scale = RunningScale()
     for _ in range(3):
-        scale.add(Moments.of(np.full(5, constant)))
+        scale = scale.after(Moments.of(np.full(5, constant)))
     assert scale.scale == 1.0
     assert scale.count == 15
+
+
+@pytest.mark.parametrize("unit", [1e-100, 1e-12, 1e-9, 1.0, 1e9, 1e100])
+def test_the_scale_of_returns_follows_their_unit(unit):
+    """What is small is not nothing: only rounding, seen from the mean, counts as no deviation."""
+    parts = [unit * np.array([1.0, -1.0, 0.5]), unit * np.array([3.0, -2.0])]
+    scale = RunningScale()
+    for part in parts:
+        scale = scale.after(Moments.of(part))
+    assert scale.scale == pytest.approx(np.concatenate(parts).std(), rel=1e-12)
+
+
+def test_taking_in_returns_leaves_the_scale_as_it_was():
+    before = RunningScale().after(Moments.of(np.array([1.0, 3.0])))
+    after = before.after(Moments.of(np.array([8.0])))
+    assert (before.count, before.mean, before.squares) == (2, 2.0, 2.0)
+    assert (after.count, after.mean, after.squares) == (3, 4.0, 26.0)
+
+
+# --- Outliers
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1.0, 1e9])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_an_absurd_return_is_pulled_in_to_what_is_usual(unit, offset):
+    """Nine in ten lie 1 from the median, one in ten 2: the limit is 200."""
+    usual = np.array([-1.0, 1.0] * 45 + [2.0, -2.0] * 5)
+    cleaned = without_outliers(unit * (offset + np.append(usual, [1e6, -1e200])))
+    expected = unit * (offset + np.append(usual, [200.0, -200.0]))
+    assert cleaned.tolist() == pytest.approx(expected.tolist(), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "returns",
+    [
+        [],
+        [5.0],
+        [4.0] * 100,
+        [0.0] * 99 + [1000.0],  # a lottery: of what is not a draw, all is so
+        [1.0, -1.0] * 45 + [1e6] * 10,  # one in ten: that is how the game pays
+        [0.0] * 60 + [2.0**k for k in range(8)] + [-(2.0**k) for k in range(8)],  # bombs in dou dizhu
+    ],
+)
+def test_returns_as_games_pay_them_are_left_alone(returns):
+    given = np.array(returns, np.float64)
+    assert without_outliers(given) is given
+
+
+def test_among_draws_it_is_the_others_that_say_what_is_usual():
+    """The draws differ by the rounding of their sums."""
+    draws, others = np.full(960, 1e-17), np.array([1.0, -1.0] * 20)
+    draws[::2] = 0.0
+    given = np.concatenate([draws, others])
+    assert without_outliers(given) is given
+    assert without_outliers(np.append(given, 1e6)).max() == pytest.approx(100.0)
 
 
 # --- Advantages and the quality of values

@@ -239,10 +239,10 @@ def test_a_file_written_anew_and_not_read_yet_is_not_listed_as_used_up(tmp_path)
     assert source.stream.used_up(source.state_dict()) == []
 
 
-def watch_source(folder, state=None, report=None):
+def watch_source(folder, state=None, **named):
     (columns,), _ = read_all(write_lines(folder.parent / "widths.jsonl", record()))
     deadline = time.monotonic() + 2
-    stream = WatchStream(folder, keep_forced=False, widths=columns.widths, report=report)
+    stream = WatchStream(folder, keep_forced=False, widths=columns.widths, **named)
     source = RecordedSource(stream, learn_from=EVERYBODY, keep_going=lambda: time.monotonic() < deadline)
     source.load_state_dict(state or {})
     return source
@@ -415,3 +415,47 @@ def test_closing_ends_the_thread(tmp_path):
     assert any(thread.name == "movelist-loader" for thread in threading.enumerate())
     source.close()
     assert not any(thread.name == "movelist-loader" for thread in threading.enumerate())
+
+
+def test_a_watched_copy_is_left_out_and_a_renamed_file_goes_on(tmp_path):
+    folder, said = tmp_path / "in", []
+    folder.mkdir()
+    numbered(folder / "a.jsonl", 0, 16)
+    source = watch_source(folder, say=said.append)
+    seen = numbers(source.collect(None, 8))
+    seen += numbers(source.collect(None, 8))
+    shutil.copy(folder / "a.jsonl", folder / "copy.jsonl")
+    numbered(folder / ".hidden.jsonl", 50, 8)
+    assert not len(source.collect(None, 8)) and not len(source.collect(None, 8))
+    assert (
+        len(said) == 2 and "copy.jsonl holds the same bytes as" in " ".join(said) and "1 hidden files" in " ".join(said)
+    )
+    source.close()
+    (folder / "copy.jsonl").unlink()
+    (folder / "a.jsonl").rename(folder / "b.jsonl")
+    with (folder / "b.jsonl").open("ab") as file:
+        file.write(numbered(tmp_path / "more.jsonl", 16, 8).read_bytes())
+    source = watch_source(folder, json.loads(json.dumps(source.state_dict())))
+    seen += numbers(source.collect(None, 8))
+    assert not len(source.collect(None, 8)) and sorted(seen) == list(range(24))
+    source.close()
+
+
+def test_a_run_that_began_with_a_copy_goes_on_with_it(tmp_path):
+    files = [numbered(tmp_path / "a.jsonl", 0, 16), numbered(tmp_path / "copy of a.jsonl", 0, 16)]
+    source = recording_source(files)  # as version 0.1 took them
+    seen = numbers(source.collect(None, 2))
+    state = source.state_dict()
+    source.close()
+    resumed = recording_source(recordings.find(files))
+    resumed.load_state_dict(state)
+    seen += [number for rollout in drain(resumed, 2) for number in rollout]
+    assert sorted(seen) == sorted([*range(16)] * 2)
+
+
+def test_a_file_is_read_as_far_as_it_went_when_the_training_began(tmp_path):
+    file = numbered(tmp_path / "a.jsonl", 0, 16)
+    source = recording_source([file], sizes=[file.stat().st_size], passes=2)
+    with file.open("ab") as opened:
+        opened.write(numbered(tmp_path / "b.jsonl", 16, 8).read_bytes())
+    assert sorted(number for rollout in drain(source) for number in rollout) == sorted([*range(16)] * 2)

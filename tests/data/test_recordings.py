@@ -112,6 +112,7 @@ BAD = [
     (json.dumps(record()).replace('"reward": 0', '"reward": null', 1).encode(), "step 0", "field reward", "got null"),
     (with_step(0, actions=7), "step 0", "field actions", "got int"),
     (with_step(0, actions=[7, 7]), "step 0", "field actions", "stands twice in one list: got 0x0000000000000007"),
+    (with_step(0, actions=[7, 7]), "step 0", "field actions", "Let the engine list each action once"),
     (with_step(0, actions=[1.0, 2]), "step 0", "field actions", "got float"),
     (with_step(0, actions=["seven", 2]), "step 0", "field actions", "got 'seven'"),
     (with_step(0, actions=[2**64, 2]), "step 0", "field actions", "does not fit 64 bits"),
@@ -126,6 +127,11 @@ BAD = [
     (with_step(0, player=2), "step 0", "field player", "no such player: got 2, expected 0 to 1"),
     (with_step(0, log_prob=0.5), "step 0", "field log_prob", "impossible"),
     (with_step(1, reward=[0, 0]), "step 1", "field reward", "differ in kind"),
+    (with_step(1, reward=-1e200), "step 1", "field reward", "a reward is too large to train with: got 1e+200"),
+    (with_step(1, log_prob=-300), "step 1", "field log_prob", "got -300.0, expected at least -40"),
+    (with_step(1, state=[0, 1e20]), "step 1", "field state", "a number too large to train with"),
+    (record(returns=[1e200, -1e200]), "line 2", "field returns", "too large to train with: got [1e+200, -1e"),
+    (record(end="truncated", final_states=[[0, 0], [0, -1e20]]), "line 2", "field final_states", "a number too large"),
     (record(returns=[1]), "line 2", "field returns", "another width: got 1, expected 2"),
     (record(format="movelist/2"), "line 2", "field format", "expected movelist/1"),
     (record(game="chess"), "line 2", "field game", "got chess, expected toy"),
@@ -230,12 +236,12 @@ def test_a_first_record_that_is_bad_in_itself_costs_no_other(tmp_path):
 
 def test_large_rewards_of_one_episode_touch_no_other(tmp_path):
     lists, large = record(), record()
-    for made, rewards in ((lists, [[0, 0], [2, 0], [-1, -1]]), (large, [[0, 0], [1e20, 0], [0, 0]])):
+    for made, rewards in ((lists, [[0, 0], [2, 0], [-1, -1]]), (large, [[0, 0], [1e15, 0], [0, 0]])):
         del made["returns"]
         for step, reward in zip(made["steps"], rewards, strict=True):
             step["reward"] = reward
     (columns,), _ = read_all(write_lines(tmp_path / "a.jsonl", large, lists, record(), large))
-    assert columns.episodes(keep_forced=True).reward_N.tolist() == [1e20, 0, 0, *[2, -1, -1] * 2, 1e20, 0, 0]
+    assert columns.episodes(keep_forced=True).reward_N.tolist() == [1e15, 0, 0, *[2, -1, -1] * 2, 1e15, 0, 0]
 
 
 def test_wide_states_are_read_in_smaller_pieces(tmp_path, monkeypatch):
@@ -248,9 +254,76 @@ def test_wide_states_are_read_in_smaller_pieces(tmp_path, monkeypatch):
 
 def test_a_file_that_is_named_twice_is_found_once(tmp_path):
     for name in "ab":
-        write_lines(tmp_path / f"{name}.jsonl", record())
+        write_lines(tmp_path / f"{name}.jsonl", record(episode=name))
     found = recordings.find([tmp_path / "b.jsonl", tmp_path, tmp_path / ".." / tmp_path.name / "a.jsonl"])
     assert found == [tmp_path / "b.jsonl", tmp_path / "a.jsonl"]
+
+
+LEFTOVERS = [
+    *(".a.jsonl", "~$a.jsonl", "a~.jsonl", "a.bak.jsonl", "a.tmp.jsonl", "a.part.jsonl.gz", "a.orig.arrows"),
+    *(".ipynb_checkpoints/a-checkpoint.jsonl", ".stversions/a~20240131-120000.jsonl", "a~20240131-120000.jsonl"),
+    "sub/.cache/a.jsonl",
+]
+
+
+def test_what_tools_leave_behind_in_a_folder_is_left_out_and_said_once(tmp_path):
+    good = [tmp_path / "a.jsonl", tmp_path / "sub" / "part-1.jsonl", tmp_path / "sub" / "v1.2.tmpx.jsonl"]
+    for number, name in enumerate([*good, *LEFTOVERS]):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_lines(tmp_path / name, record(episode=number))
+    said = []
+    assert recordings.find([tmp_path], said.append) == good
+    assert len(said) == 1 and said[0].startswith(f"Left out: {len(LEFTOVERS)} hidden files")
+    named = tmp_path / ".stversions" / "a~20240131-120000.jsonl"
+    assert recordings.find([named], said.append) == [named] and len(said) == 1  # a file that is named is taken
+
+
+def test_the_same_bytes_under_another_name_are_taken_once(tmp_path):
+    long = [record(episode=number) for number in range(40)]
+    for name, records in (("a", long), ("a (1)", long), ("b", [*long[:20], record(episode=77), *long[21:]])):
+        write_lines(tmp_path / f"{name}.jsonl", *records)  # b differs in its middle only
+    said = []
+    found = recordings.find([tmp_path], said.append)
+    assert [file.name for file in found] == ["a (1).jsonl", "b.jsonl"]
+    assert said == [f"Left out: {tmp_path / 'a.jsonl'} holds the same bytes as {tmp_path / 'a (1).jsonl'}."]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_no_more_of_a_file_is_read_than_is_asked_for(tmp_path, ending):
+    path = write(tmp_path / f"a{ending}", columns_of(play(8), "leduc_poker"))
+    size = path.stat().st_size
+    write(path, columns_of(play(8, seed=1), "leduc_poker"))
+    parts, problems = read_all(path, end=size)
+    assert sum(map(len, parts)) == 8 and not problems
+    assert sum(map(len, read_all(path)[0])) == 16
+    cut, problems = read_all(path, end=size + 60)  # within the next line or batch
+    assert sum(map(len, cut)) == 8 and all(problem.harmless for problem in problems)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_an_id_without_a_row_costs_its_episode(tmp_path, ending):
+    (columns,), _ = read_all(
+        write_lines(tmp_path / "made.jsonl", record(), with_step(1, actions=[5, -6, 80]), record())
+    )
+    path = write(tmp_path / f"a{ending}", columns)
+    parts, (problem,) = read_all(path, num_actions=10)
+    assert join(parts).ordinal_E.tolist() == [0, 2]
+    text = "an action id has no row in the table: got -6, expected 0 to 9"
+    assert text in str(problem) and "episode 1, step 1, field actions" in str(problem) and str(path) in str(problem)
+
+
+def test_what_follows_another_header_is_left_out_as_it_is_said(tmp_path):
+    one, other = (
+        json.dumps({"format": "movelist/1", "state_shape": shape, "state_dtype": dtype}).encode()
+        for shape, dtype in (([1, 2], "float32"), ([2], "float16"))
+    )
+    path = write_lines(tmp_path / "a.jsonl", one, record(), other, record(), one, record())
+    parts, (problem,) = read_all(path)
+    assert join(parts).ordinal_E.tolist() == [0, 2] and "a header differs, and what follows it is left out" in str(
+        problem
+    )
+    again, problems = read_all(write_lines(tmp_path / "b.jsonl", one, record()), expected=parts[0].widths)
+    assert len(again[0]) == 1 and not problems
 
 
 def test_two_writers_in_one_file_cost_the_broken_lines(tmp_path):
@@ -416,6 +489,35 @@ def test_a_file_under_the_wrong_name_or_in_the_wrong_encoding_is_told_how_to_be(
         (tmp_path / name).write_bytes(content)
         parts, problems = read_all(tmp_path / name)
         assert not parts and cure in str(problems[0])
+
+
+def test_rewards_that_add_up_beyond_reason_cost_their_episode(tmp_path):
+    lists = record()
+    del lists["returns"]
+    for step in lists["steps"]:
+        step["reward"] = [5e14, 0]
+    (columns,), (problem,) = read_all(write_lines(tmp_path / "a.jsonl", record(), lists))
+    assert len(columns) == 1 and "the rewards of an episode are too large to train with: got 1500000000000000.0" in str(
+        problem
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "cure"),
+    [
+        (lambda line: bytes(np.random.default_rng(0).integers(0, 256, 400, np.uint8)).replace(b"\n", b""), "no text"),
+        (lambda line: line.replace(b"toy", b"to\xc5"), "Write text as UTF-8"),
+        (lambda line: line.replace(b"toy", "\ud800".encode("utf-8", "surrogatepass")), "half of a surrogate pair"),
+        (lambda line: line.replace(b"toy", b"\\ud800"), "Write both halves of a surrogate pair"),
+        (lambda line: line[:90] + bytes(30) + line[120:], "The system stopped before the bytes were on the disk"),
+        (lambda line: line[:90] + line, "One writer at a time"),
+        (lambda line: line.decode().encode("utf-16-be"), "not UTF-16"),
+    ],
+)
+def test_each_kind_of_broken_line_has_a_cure_of_its_own(tmp_path, spoilt, cure):
+    line = spoilt(json.dumps(record()).encode())
+    (columns,), problems = read_all(write_lines(tmp_path / "a.jsonl", record(), line))
+    assert len(columns) == 1 and [cure in str(problem) for problem in problems] == [True], problems
 
 
 @pytest.mark.parametrize("name", ["A.JSONL", "A.JSONL.GZ", "A.ARROWS"])

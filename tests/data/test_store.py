@@ -9,9 +9,10 @@ from safetensors.numpy import load_file, save_file
 
 from movelist.core.errors import DataError
 from movelist.data import store as store_module
+from movelist.data.loader import StoreStream
 from movelist.data.record_rules import LOOKING_BACK, LOOKING_ON, NO_REWARD, columns_of, join
 from movelist.data.store import Store, StoreWriter
-from recorded import assert_equal, play, read_all, record, with_all_fields, write_lines
+from recorded import assert_equal, play, read_all, record, with_all_fields, with_step, write_lines
 
 
 def make(path, *seeds, keep_forced=False):
@@ -200,3 +201,53 @@ def test_a_recording_that_gave_no_episode_may_come_again(tmp_path):
 def test_two_stores_of_the_same_recordings_are_equal(tmp_path):
     one, other = (make(tmp_path / name, 1) for name in "ab")
     assert_equal(one.take(np.arange(20)).episodes, other.take(np.arange(20)).episodes)
+
+
+def test_two_recordings_of_one_name_and_size_are_both_taken(tmp_path):
+    def convert(file):
+        writer = StoreWriter(tmp_path / "store")
+        writer.begin(file)
+        for columns in read_all(file)[0]:
+            writer.add(columns)
+        return writer.commit()
+
+    for folder in ("monday", "tuesday", "wednesday"):
+        (tmp_path / folder).mkdir()
+    many = [record(episode=100 + number) for number in range(40)]
+    assert convert(write_lines(tmp_path / "monday" / "games.jsonl", *many)) == 40
+    many[20] = record(episode=999)  # in the middle: the beginnings and the ends are equal
+    assert convert(write_lines(tmp_path / "tuesday" / "games.jsonl", *many)) == 80
+    copy = write_lines(tmp_path / "wednesday" / "renamed.jsonl", *many)
+    with pytest.raises(DataError, match=r"is in the store already as games\.jsonl: got .*renamed"):
+        convert(copy)
+    with pytest.raises(DataError, match=r"already as games\.jsonl, and has grown since"):
+        convert(write_lines(copy, *many, record()))
+
+
+def test_a_store_of_version_0_1_knows_its_recordings_by_name_size_and_beginning(tmp_path):
+    path, source = tmp_path / "store", write_lines(tmp_path / "a.jsonl", record())
+    writer = StoreWriter(path)
+    writer.begin(source)
+    writer.add(read_all(source)[0][0])
+    del writer.sources[0]["digest"]
+    writer.commit()
+    with pytest.raises(DataError, match="in the store already"):
+        StoreWriter(path).begin(source)
+    StoreWriter(path).begin(write_lines(source, record(returns=[2, -2])))
+
+
+def test_an_id_without_a_row_costs_its_episode_of_a_store(tmp_path):
+    made = [record(), with_step(1, actions=[5, -6, 80]), record(returns=[7, -7])]
+    parts, _ = read_all(write_lines(tmp_path / "a.jsonl", *made))
+    store, said = store_of(tmp_path / "store", *parts, keep_forced=False), []
+    stream = StoreStream(store, passes=2, seed=0, num_actions=10, report=said.append)
+    taken = [sorted(part.episodes.return_EP[:, 0].tolist()) for part, _ in stream.rollouts({}, 3)]
+    assert taken == [[1, 7], [1, 7]]
+    (problem,) = said
+    assert "no row in the table" in str(problem) and f"{store.path}, episode 1" in str(problem)
+
+
+def test_all_processes_read_as_much_of_a_store_that_grows(tmp_path):
+    store = make(tmp_path / "store", 1, 2)
+    stream = StoreStream(store, passes=1, seed=0, num_episodes=20)
+    assert sum(len(part) for part, _ in stream.rollouts({}, 64)) == 20

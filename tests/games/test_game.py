@@ -154,7 +154,7 @@ def test_duplicate_ids(twins):
     message = complaint(race(legal_actions=lambda self: twins))
     duplicate = 4 if 4 in twins else -1  # the same 64 bits, signed and unsigned
     assert message == (
-        f"an id is there twice: got {duplicate}, expected ids that differ within one list "
+        f"an id is there twice: got {duplicate} at places 0 and 2, expected ids that differ within one list "
         f"(Race, seed {SEED}, turn 1). "
         "Name each action once, as list(dict.fromkeys(actions)) does; apply's index then refers to that list."
     )

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import pickle
 from dataclasses import replace
 from itertools import pairwise
 
@@ -104,10 +105,10 @@ def check_targets(prepared, games, advantages, values, log_probs):
         assert prepared.targets[name].tolist() == pytest.approx(column, rel=1e-4, abs=2e-5), name
 
 
-def by_hand(learner, games, *, scale=1.0, finals=None, **settings):
+def by_hand(learner, games, *, scale=1.0, moved=0.0, finals=None, **settings):
     """Values and advantages of the games, one player at a time."""
     w = oracle.weights(learner.net)
-    values = [[oracle.value(w, step.state).item() for step in game] for game in games]
+    values = [[oracle.value(w, step.state).item() + moved for step in game] for game in games]
     advantages = []
     for number, (game, row) in enumerate(zip(games, values, strict=True)):
         rewards, players = [step.reward / scale for step in game], [step.player for step in game]
@@ -148,7 +149,214 @@ def test_returns_are_divided_by_the_deviation_of_all_so_far():
         scale = float(np.std(seen))
         assert prepared.metrics["losses/return_scale"] == pytest.approx(scale, rel=1e-9)
         log_probs = [step.log_prob for game in games for step in game]
-        check_targets(prepared, games, *by_hand(learner, games, scale=scale, **settings), log_probs)
+        moved = begin_of(prepared) - learner.returns.centre / learner.returns.scale  # these returns lie far from 0
+        check_targets(prepared, games, *by_hand(learner, games, scale=scale, moved=moved, **settings), log_probs)
+        learner.update(prepared, lr=0.0)
+
+
+def test_preparing_twice_is_preparing_once():
+    """The profiler prepares what it has prepared before; nothing of a training may hang on it."""
+    once, twice = (make_learner(batch_size=8, epochs_per_update=2) for _ in range(2))
+    for seed in range(3):
+        games = make_games(seed)
+        games = [[replace(step, reward=100.0 + (seed + 1) * step.reward) for step in game] for game in games]
+        before = pickle.dumps(twice.state_dict())
+        prepare(twice, games)
+        assert pickle.dumps(twice.state_dict()) == before
+        ours, theirs = prepare(once, games), prepare(twice, games)
+        assert ours.metrics == theirs.metrics
+        assert once.update(ours) == twice.update(theirs)
+        assert all_bytes(once) == all_bytes(twice)
+        assert vars(once.returns) == vars(twice.returns)
+
+
+def test_a_rollout_is_counted_once_however_often_its_update_is_made():
+    learner = make_learner()
+    games = [[replace(step, reward=step.reward + 100.0) for step in game] for game in make_games()]
+    prepared = prepare(learner, games)
+    for _ in range(3):
+        learner.update(prepared, lr=0.0)
+    assert learner.returns.count == 24
+    assert learner.net.critic.bias.item() == pytest.approx(begin_of(prepared), abs=1.0)
+
+
+# --- prepare: an offset of the returns, and absurd ones
+
+
+def end_pays(games, offset):
+    """Each player's last step of each game pays so much more, as where final scores stand in place of gains."""
+    paid = []
+    for game in games:
+        last = {step.player: number for number, step in enumerate(game)}
+        paid.append(
+            [replace(s, reward=s.reward + offset * (last[s.player] == number)) for number, s in enumerate(game)]
+        )
+    return paid
+
+
+def begin_of(prepared):
+    """Where the values of a new network are to begin, in scaled units."""
+    return prepared.returns.centre / prepared.metrics["losses/return_scale"]
+
+
+def zero_value(learner):
+    """Let the critic say 0 of everything, as a new one nearly does."""
+    with torch.no_grad():
+        for parameter in learner.net.critic.parameters():
+            parameter.zero_()
+    return learner
+
+
+@pytest.mark.parametrize("offset", [-300.0, 100.0, 5000.0])
+def test_an_offset_of_the_returns_leaves_the_advantages_as_they_are(offset):
+    """The values begin at the returns' mean; what is learnt from is the distance to it."""
+    games = recorded(make_games(num_games=16), make_learner().net)
+    plain = zero_value(make_learner())
+    raw = raw_returns(games, 1.0)
+    centred = end_pays(games, -float(np.mean(raw)))  # so that the plain learner's values begin at the mean, too
+    moved = zero_value(make_learner())
+    expected, got = prepare(plain, centred), prepare(moved, end_pays(games, offset))
+    assert begin_of(expected) == 0.0
+    scale = float(np.std(raw))
+    assert got.metrics["losses/return_scale"] == pytest.approx(scale)
+    assert begin_of(got) == pytest.approx((offset + np.mean(raw)) / scale)
+    assert got.targets["advantage"] == pytest.approx(expected.targets["advantage"], abs=1e-5)
+    assert got.targets["old_value"] == pytest.approx(begin_of(got))
+    before = moved.net.critic.bias.item()
+    moved.update(got, lr=0.0)
+    # The network says what the targets were made with, and what it says means what it always means.
+    assert moved.net.critic.bias.item() - before == pytest.approx(begin_of(got))
+    assert prepare(moved, end_pays(games, offset)).targets["old_value"] == pytest.approx(got.targets["old_value"])
+    (notice,) = moved.take_notices()
+    assert notice == (
+        "The returns lie far from 0 for how little they differ, as where final scores stand in place of gains: the "
+        f"values begin at their mean of {got.returns.centre:.4g}, and it learns the same."
+    )
+    assert moved.take_notices() == []
+
+
+def test_a_truncated_game_goes_on_from_values_that_know_of_the_offset():
+    games = end_pays(recorded(make_games(num_games=8), make_learner().net), 100.0)
+    games[3] = recorded(make_games(num_games=8), make_learner().net)[3]  # broken off before the end paid
+    truncated = {"truncated_E": np.arange(8) == 3, "final_state_EPS": np.zeros((8, 2, 5), np.float32)}
+    learner = zero_value(make_learner(normalize_advantage=False, gae_lambda=1.0))
+    prepared = prepare(learner, games, **truncated)
+    scale = prepared.metrics["losses/return_scale"]
+    broken = prepared.targets["return"][18:24]  # six steps a game
+    expected = np.array(raw_returns([games[3]], 1.0)) / scale + begin_of(prepared)
+    assert broken == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    ended = np.delete(raw_returns(games, 1.0), np.arange(18, 24))
+    assert begin_of(prepared) == pytest.approx(ended.mean() / scale, rel=1e-6)
+
+
+def test_an_offset_follows_the_scale_of_returns():
+    """A scale twice as large makes of 100 deviations 50; the critic need not learn that."""
+    learner = zero_value(make_learner())
+    games = make_games(num_games=16)
+    learner.update(prepare(learner, end_pays(games, 100.0)), lr=0.0)
+    wider = end_pays([[replace(step, reward=5.0 * step.reward) for step in game] for game in games], 100.0)
+    prepared = prepare(learner, wider)
+    scale = prepared.metrics["losses/return_scale"]
+    assert scale > 2 * learner.returns.scale
+    assert scale * prepared.targets["old_value"] == pytest.approx(learner.returns.centre, rel=1e-5)
+    learner.update(prepared, lr=0.0)
+    assert scale * learner.net.critic.bias.item() == pytest.approx(learner.returns.centre, rel=1e-5)
+
+
+def test_the_state_of_an_older_version_has_no_offset():
+    learner = make_learner()
+    learner.update(prepare(learner, make_games()))
+    state = learner.state_dict()
+    del state["returns"]["centre"]
+    older = make_learner()
+    older.load_state_dict(state)
+    assert vars(older.returns) == vars(learner.returns)
+
+
+def test_values_begin_elsewhere_only_in_a_first_update_far_from_0():
+    games = make_games(num_games=16)
+    near, late, constant, known = (zero_value(make_learner()) for _ in range(4))
+    assert begin_of(prepare(near, games)) == 0.0
+    late.update(prepare(late, games), lr=0.0)
+    assert begin_of(prepare(late, end_pays(games, 100.0))) == 0.0
+    assert begin_of(prepare(constant, end_pays([[replace(s, reward=0.0) for s in g] for g in games], 7.0))) == 0.0
+    with torch.no_grad():  # a network that was trained before
+        known.net.critic.bias.fill_(begin_of(prepare(known, end_pays(games, 100.0))))
+    assert begin_of(prepare(known, end_pays(games, 100.0))) == 0.0
+    assert all(learner.take_notices() == [] for learner in (near, late, constant, known))
+
+
+def test_a_critic_of_ones_own_without_a_bias_to_set_stays_as_it_is():
+    learner = make_learner()
+    learner.net.critic = torch.nn.Linear(16, 1, bias=False)
+    assert begin_of(prepare(learner, end_pays(make_games(), 100.0))) == 0.0
+
+
+def many_games(**changes):
+    games = make_games(num_games=60)
+    games[7][-1] = replace(games[7][-1], **changes)
+    return games
+
+
+def test_one_absurd_return_does_not_own_the_scale_for_good():
+    usual, absurd = make_learner(), make_learner()
+    prepared = prepare(usual, many_games()), prepare(absurd, many_games(reward=1e6))
+    usual_scale, scale = (each.metrics["losses/return_scale"] for each in prepared)
+    assert usual_scale < scale < 25 * usual_scale  # with it whole, over 10,000 times
+    absurd.update(prepared[1], lr=0.0)
+    for seed in range(20):
+        absurd.update(prepare(absurd, make_games(seed, num_games=60)), lr=0.0)
+    assert absurd.returns.scale < 6 * usual_scale
+    assert absurd.take_notices() == [
+        "Warning: a return of 1e+06 lies more than 100 times as far out as nearly all others. It is learnt from, but "
+        "hardly moves the scale of returns. If no game can pay that, look for the fault; this is said once."
+    ]
+    absurd.update(prepare(absurd, many_games(reward=-1e6)), lr=0.0)
+    assert absurd.take_notices() == []
+
+
+@pytest.mark.parametrize("scale_returns", [True, False])
+@pytest.mark.parametrize("reward", [1e200, -1e200, 1e300, 1e20])
+def test_a_return_beyond_reason_is_refused_by_its_place(reward, scale_returns):
+    learner = make_learner(scale_returns=scale_returns)
+    with pytest.raises(DataError) as caught:
+        prepare(learner, many_games(reward=reward))
+    first = min(number for number, step in enumerate(many_games()[7]) if step.player == many_games()[7][-1].player)
+    text = str(caught.value)
+    assert text.startswith(f"a return is beyond reason: got {reward:g}, expected -")
+    assert text.endswith(
+        f" (before update 1, episode 7, step {first} of the rollout). Correct what this game pays, "
+        "or let it pay in other units; nothing was learnt "
+        "from this rollout."
+    )
+    assert learner.returns.count == 0
+
+
+def test_a_scale_that_has_overflowed_is_found_by_its_returns():
+    learner = make_learner()
+    learner.update(prepare(learner, make_games()))
+    with pytest.raises(
+        DataError, match=r"expected -1e\+115 to 1e\+115 \(before update 2, episode 0, step \d of the rollout\)"
+    ):
+        prepare(learner, [[replace(step, reward=1e200 * step.reward) for step in game] for game in make_games()])
+
+
+def test_returns_that_are_all_too_large_to_be_squared_are_refused():
+    with pytest.raises(
+        DataError, match=r"^a return is beyond reason: got -?\d\.\d+e\+\d+, expected -1e\+15 to 1e\+15 "
+    ):
+        prepare(make_learner(), [[replace(step, reward=1e200 * step.reward) for step in game] for game in make_games()])
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-9, 1e9])
+def test_the_unit_of_the_returns_does_not_matter(unit):
+    games = make_games(num_games=16)
+    plain, other = (
+        prepare(make_learner(), [[replace(s, reward=u * s.reward) for s in g] for g in games]).targets
+        for u in (1.0, unit)
+    )
+    for name, column in plain.items():
+        assert other[name] == pytest.approx(column, rel=1e-5, abs=1e-6, nan_ok=True), name
 
 
 def test_advantages_are_normalised_over_the_rollout():
@@ -250,6 +458,13 @@ def test_explained_variance_of_constant_returns_is_0_and_valid_json():
     metrics = {**prepared.metrics, **learner.update(prepared)}
     assert prepared.metrics == {"losses/explained_variance": 0.0, "losses/return_scale": 1.0}
     assert json.loads(json.dumps(metrics, allow_nan=False)) == metrics
+
+
+def test_explained_variance_is_0_where_nothing_was_paid():
+    """What varies in the returns then are the network's own values."""
+    learner = make_learner(gae_lambda=0.9)
+    steps = [[Step([float(i + n)] * 5, [1, 2], 0, reward=0.0) for n in range(4)] for i in range(5)]
+    assert prepare(learner, steps).metrics["losses/explained_variance"] == 0.0
 
 
 def test_an_id_outside_the_table_is_refused_before_anything_is_computed():

@@ -301,6 +301,20 @@ def test_values_are_float32_in_mixed_precision_and_log_probs_as_well():
     assert log_prob_B.dtype == entropy_B.dtype == value_B.dtype == torch.float32
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_large_bias_of_the_critic_costs_values_no_digits_in_mixed_precision(bias):
+    net = make_net()
+    net.critic = torch.nn.Linear(net.shape.hidden_dim, 1, bias=bias)
+    values = []
+    for offset in (0.0, 1000.0 * bias):
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            if offset:
+                net.critic.bias.add_(offset)
+            values.append(evaluate(net, random_steps(8))[2])
+    near_B, far_B = values
+    assert far_B.tolist() == pytest.approx((near_B + 1000.0 * bias).tolist(), abs=1e-3)
+
+
 def test_mixed_precision_stays_near():
     """bfloat16 keeps 8 bits: logits of up to 10 are off by a few hundredths, log-probs by twice that."""
     net, steps = make_net(), random_steps(9, longest=40, num_games=10)

@@ -70,6 +70,10 @@ def test_score_by_hand():
         ([1, 0, -1], 1, 0),
         ([3, 2, 0], 1, 1),  # second of three, above the mean of the others, 1.5
         ([0.1 + 0.2, 0.3], 0, 0),  # a rounding error is no victory
+        ([1e-12, -1e-12], 0, 1),  # whatever the unit
+        ([1e-9 * (0.1 + 0.2), 1e-9 * 0.3], 0, 0),
+        ([1e9 * (0.1 + 0.2), 1e9 * 0.3], 0, 0),
+        ([1e6 + 0.01, 1e6], 1, -1),
         ([4], 0, 1),  # alone: above 0
         ([0], 0, 0),
         ([-4], 0, -1),

@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from movelist.core.returns import Moments
 from movelist.data.episode import HUMAN, OTHER, POLICY
 from movelist.data.loader import nothing
 from movelist.data.record_format import Widths
-from movelist.play.survey import Incoming
+from movelist.play.survey import Incoming, Tally
 
 
 def games(*seats, returns):
@@ -78,3 +80,26 @@ def test_games_without_a_policy_have_no_numbers():
     incoming = Incoming()
     incoming.add(*games(("human", "other"), returns=[[1, -1]]))
     assert incoming.metrics() == {}
+
+
+def test_intervals_of_large_returns_are_those_of_small_ones():
+    few, many = Tally(), Tally()
+    spread_G = np.random.default_rng(0).normal(size=1000)
+    for part_G in np.array_split(spread_G, 7):
+        few.add(part_G, np.zeros(len(part_G)))
+        many.add(1e9 + part_G, np.zeros(len(part_G)))
+    (low, high), (far_low, far_high) = (tally.summary()["mean_return_interval"] for tally in (few, many))
+    assert high - low == pytest.approx(2 * 1.96 * spread_G.std(ddof=1) / 1000**0.5)
+    assert far_high - far_low == pytest.approx(high - low, rel=1e-6)  # 1e9 leaves 7 places behind the point
+
+
+def test_tallies_of_version_0_1_are_read():
+    incoming, old = Incoming(), {"games": 3, "wins": 2, "draws": 0, "total": 3.0, "squares": 5.0}  # 1, 2 and 0
+    incoming.load_state_dict([[7, "human", old]])
+    assert incoming.metrics()["data/return_against_human"] == 1
+    incoming.add(*games((7, "human"), returns=[[5, -5]]))
+    (tally,) = incoming.tallies[7].values()
+    assert tally.returns == Moments.of(np.array([1.0, 2.0, 0.0, 5.0]))
+    other = Incoming()
+    other.load_state_dict(incoming.state_dict())
+    assert other.tallies == incoming.tallies

@@ -378,6 +378,41 @@ def test_the_place_of_a_bad_number_names_its_process(faults):
     assert "update 2, minibatch 1, rank 1" in first["loss"][2]
 
 
+# --- While a writer goes on
+
+
+@on(1)
+def growing_before_it_is_read():
+    """The recording grows after rank 0 looked, and before rank 1 does."""
+
+    def make(begin):
+        def changed(stream, files, **named):
+            with Path(files[0]).open("ab") as file:
+                file.write(Path(files[0]).with_suffix(".more").read_bytes())
+            time.sleep(0.5)
+            begin(stream, files, **named)
+
+        return changed
+
+    return patched(RecordingStream, "__init__", make)
+
+
+def grown(worlds, folder):
+    with growing_before_it_is_read(next(worlds)):
+        arguments = ["--data", f"{folder}/games.jsonl", *RECORDED, "--update_frequency", "8"]
+        return command([*arguments, "--out", f"{folder}/run"])
+
+
+def test_all_read_what_rank_0_found_of_a_file_that_grows(tmp_path):
+    for name, count in (("games", 21), ("more", 5)):
+        file = f"{tmp_path}/{name}.jsonl"
+        assert cli.main(["record", "--game", "kuhn_poker", "--episodes", str(count), "--out", file]) == 0
+    (tmp_path / "more.jsonl").rename(tmp_path / "games.more")
+    (code, _, err), other = ranks.run(grown, str(tmp_path))
+    assert (code, err, other[0]) == (0, "", 0)
+    assert rows(tmp_path / "run")[-1]["charts/episodes"] == 21
+
+
 # --- As people start it
 
 

@@ -92,12 +92,13 @@ def test_where_it_runs_and_when_it_stops(tmp_path, no_card, goals, text):
     assert line.endswith(text)
 
 
-def test_all_settings_are_shown_and_they_suffice_to_run_again(tmp_path, no_card):
+def test_the_settings_that_differ_are_shown_and_they_suffice_to_run_again(tmp_path, no_card):
     settings = settings_of(lr=0.001, max_seconds=5.0)
     lines = greeting(Training(settings, Odd(), RunFolder(tmp_path)))
     assert lines[-1].startswith("Settings: game=odd, hidden_dim=16, ")
-    shown = dict(part.split("=", 1) for part in lines[-1].removeprefix("Settings: ").split(", "))
-    assert shown == {name: str(value) for name, value in settings.to_flat().items() if value is not None}
+    shown = dict(part.split("=", 1) for part in lines[-1].removeprefix("Settings: ").partition(" (all")[0].split(", "))
+    usual = TrainSettings().to_flat()
+    assert shown == {name: str(value) for name, value in settings.to_flat().items() if value != usual[name]}
 
 
 def test_a_resumed_training_says_where_it_goes_on(tmp_path, no_card):

@@ -28,12 +28,29 @@ def require(settings: Any, good: bool, name: str, expected: str) -> None:
 def check_kinds(settings: Any) -> None:
     """Refuse values of another type than their field's: from Python anything can come in.
 
+    What is a number or a text by inheritance only (np.float64, np.str_, an IntEnum) becomes a plain one: checkpoints
+    and settings.json hold plain values.
+
     Raises:
         SettingsError: Names the first one.
     """
     hints = get_type_hints(type(settings))
     for name in (field.name for field in fields(settings)):
         require(settings, _fits(getattr(settings, name), hints[name]), name, _kind_name(hints[name]))
+        object.__setattr__(settings, name, plain(getattr(settings, name)))
+
+
+def plain(value: Any) -> Any:
+    """The int, float or str that a value is by inheritance; anything else as it is."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, str):
+        return str.__str__(value)  # str(value) of an enum would be its name
+    return value
 
 
 def at_least(settings: Any, minimum: float, *names: str) -> None:

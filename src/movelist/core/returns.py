@@ -17,6 +17,9 @@ from movelist.core.errors import DataError
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
 
+OUTLIER = 100.0  # so many times as far from the median as 95 % of the returns: no part of what is usual
+ROUNDING = 1e-12  # of a number: what lies within is the rounding of float64 sums
+
 
 def gae(
     reward_T: ArrayLike,
@@ -167,7 +170,7 @@ class Moments:
         if not other.count:
             return self
         shift = other.mean - self.mean
-        squares = self.squares + (other.squares + shift**2 * self.count * other.count / total)
+        squares = self.squares + (other.squares + shift * shift * self.count * other.count / total)
         return Moments(total, self.mean + shift * other.count / total, squares)
 
     @property
@@ -177,20 +180,61 @@ class Moments:
 
 
 class RunningScale:
-    """The standard deviation of all returns so far, by which returns are divided."""
+    """The standard deviation of all returns so far, by which returns are divided; in the game's own units.
+
+    Attributes:
+        count, mean, squares: As in `Moments`.
+        centre: A large offset of the returns that the critic's bias holds; 0 where there is none.
+    """
 
     def __init__(self) -> None:
-        self.count, self.mean, self.squares = 0.0, 0.0, 0.0
+        self.count, self.mean, self.squares, self.centre = 0.0, 0.0, 0.0, 0.0
 
-    def add(self, returns: Moments) -> None:
-        """Take in more returns, in the game's own units."""
-        vars(self).update(vars(Moments(**vars(self)).merged(returns)))
+    def after(self, returns: Moments) -> RunningScale:
+        """The scale with more returns taken in; this one stays as it is."""
+        later = RunningScale()
+        vars(later).update(vars(self._moments.merged(returns)), centre=self.centre)
+        return later
+
+    @property
+    def _moments(self) -> Moments:
+        return Moments(self.count, self.mean, self.squares)
 
     @property
     def scale(self) -> float:
         """The deviation; 1 while there is none but rounding, so that constant returns stay as they are."""
-        deviation = Moments(**vars(self)).deviation
-        return deviation if deviation > max(1e-8, 1e-12 * abs(self.mean)) else 1.0
+        deviation = self._moments.deviation
+        return deviation if deviation > ROUNDING * abs(self.mean) else 1.0
+
+
+def without_outliers(return_N: Floats) -> Floats:
+    """The returns with those pulled in that lie absurdly far out, so that a few cannot own a statistic for good.
+
+    The limit is relative: OUTLIER times the distance from the median within which 95 % of those lie that are not at the
+    median itself. Where more than one in twenty are far out, that is how the game pays, and they stay.
+
+    Args:
+        return_N: [N], any number of them.
+
+    Returns:
+        [N]; `return_N` itself where nothing lies beyond the limit.
+
+    Source: winsorising, with a limit that no return of the games measured comes near.
+
+    Example: nineteen games in twenty pay 1, one pays a million:
+        >>> without_outliers(np.array([-1.0, 1.0] * 19 + [0.0, 1e6])).max()
+        100.0
+    """
+    if not len(return_N):
+        return return_N
+    middle = float(np.median(return_N))
+    distance_N = np.abs(return_N - middle)
+    # Where nearly all games are drawn, what counts are the others; sums that differ by rounding are draws, too.
+    off_N = distance_N[distance_N > ROUNDING * np.quantile(distance_N, 0.99)]
+    limit = OUTLIER * float(np.quantile(off_N, 0.95)) if len(off_N) else np.inf
+    if distance_N.max() <= limit:
+        return return_N
+    return np.clip(return_N, middle - limit, middle + limit)
 
 
 def normalized(advantage_N: Floats, whole: Moments) -> Floats:
@@ -201,7 +245,7 @@ def normalized(advantage_N: Floats, whole: Moments) -> Floats:
         whole: Of all of the rollout's.
     """
     centred: Floats = advantage_N - whole.mean
-    if whole.deviation <= 1e-12 * abs(whole.mean):  # nothing but the rounding of the mean
+    if whole.deviation <= ROUNDING * abs(whole.mean):  # nothing but the rounding of the mean
         return np.zeros_like(centred)
     centred /= whole.deviation + 1e-8
     return centred

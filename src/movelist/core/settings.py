@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
 from movelist.core.by_name import HANDED_IN, check_name
-from movelist.core.checks import above_zero, at_least, check_kinds, require
+from movelist.core.checks import above_zero, at_least, check_kinds, plain, require
 from movelist.core.errors import SettingsError, nearest
 
 SELF_PLAY_STEPS = 500_000  # what total_steps "auto" means without --data
@@ -220,6 +220,10 @@ class RunSettings:
     """Settings to start from, under the flags that are given: "fast" (the fastest that was measured on this kind of
     device), "guide" (small and frequent updates), or a file: of movelist profile --tune, or a run's settings.json."""
 
+    state_layout: str | None = None
+    """A name for what the numbers of a state mean, written into each policy that --watch publishes or export writes;
+    readers that expect another one refuse the file. None names the width only."""
+
     def __post_init__(self) -> None:
         check_kinds(self)
         require(self, self.step_goal is None or self.step_goal >= 1, "total_steps", "at least 1")
@@ -293,6 +297,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         require(self, self.game is None or isinstance(self.game, str), "game", "text")
+        object.__setattr__(self, "game", plain(self.game))
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any]) -> TrainSettings:

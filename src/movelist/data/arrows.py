@@ -36,11 +36,14 @@ BROKEN = (pa.ArrowException, OSError, MemoryError, ValueError, KeyError, TypeErr
 _ANEW = "Copy the file anew from where it was written."
 
 
-def read_arrows(path: Path, start: Position, expected: Widths | None, report: Report) -> Iterator[Columns]:
+def read_arrows(
+    path: Path, start: Position, expected: Widths | None, report: Report, end: int | None = None
+) -> Iterator[Columns]:
     """Read a file's episodes, unchecked but of one width. Arguments and errors as in `jsonl.read_jsonl`."""
     # Not memory-mapped: pages of a mapped file count as the process's memory, and Windows would lock the file.
     with path.open("rb") as file:
         size = file.seek(0, 2)
+        size = size if end is None else min(size, end)
         reader = _Reader(file, str(path), start, expected, report)
         for frame in frames(file, start.offset, size):
             yield from reader.take(frame)

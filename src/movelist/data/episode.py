@@ -28,7 +28,17 @@ from movelist.core.action_ids import listed_twice, to_text
 from movelist.core.errors import DataError
 from movelist.data.column import Column, Per, declared
 
+# Beyond it no number of an episode is taken: its square, a million times, is the most that float32 holds, as in the
+# length of a gradient; and float64 counts whole points up to there, also in sums.
+LARGEST = 2.0**50
+LOWEST_LOG_PROB = -40.0  # 4e-18; PPO divides by the probability, and nobody draws such an action in a life of games
+REFUSED_TWICE = (
+    "Let the engine list each action once, and let the chosen index count in that list; two different actions need two "
+    "ids."
+)
 POLICY, HUMAN, OTHER = 0, 1, 2  # who moves a seat: PPO learns from POLICY seats, the others shape the returns
+
+RANGE = f"a number from {-LARGEST:.2g} to {LARGEST:.2g}"
 
 Array = NDArray[Any]
 Share = Callable[[int], slice]  # which of so many things are this process's; see learn/parallel.py
@@ -252,6 +262,12 @@ class Source(Protocol):
         """Give back files and processes."""
 
 
+def beyond_reason(values: Array, axis: int | tuple[int, ...]) -> Array:
+    """Whether any number along `axis` is NaN, infinite or beyond `LARGEST`."""
+    limit = np.float32(LARGEST)  # with a dtype: in float16, a number without one would become infinite, with a warning
+    return np.asarray(~((values.max(axis, initial=0) <= limit) & (values.min(axis, initial=0) >= -limit)))
+
+
 def offsets_of(count_N: Array) -> Array:
     """int64 [N+1]: where each of N lists of these lengths starts, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(count_N, dtype=np.int64)])
@@ -373,6 +389,8 @@ def _check_values(episodes: Episodes, where: str) -> None:
         ((episodes.chosen_N < 0) | (episodes.chosen_N >= count_N), "chosen_N", "the chosen index is outside the list"),
         ((episodes.player_N < 0) | (episodes.player_N >= episodes.num_players), "player_N", "there is no such player"),
         (~np.isfinite(episodes.reward_N), "reward_N", "a reward is not a finite number"),
+        # A difference of two numbers that are not.
+        (np.abs(episodes.reward_N) > 2 * LARGEST, "reward_N", "a reward is too large to train with"),
         (np.isinf(episodes.log_prob_N) | (episodes.log_prob_N > 1e-4), "log_prob_N", "a log-probability is impossible"),
     ]
     if episodes.state_NS.dtype != np.uint8:
@@ -387,9 +405,12 @@ def _check_values(episodes: Episodes, where: str) -> None:
             place = episodes.place(first) if column.by_turn else f"episode {first}"
             _refuse(f"{column.label} holds NaN or infinity", f"{where}, {place}", column.name)
     _check_distinct(episodes, count_N, where)
-    broken_E = ~np.isfinite(episodes.return_EP).all(axis=1)
+    broken_E = beyond_reason(episodes.return_EP, 1)
     if broken_E.any():
-        _refuse("a return is not a finite number", f"{where}, episode {np.flatnonzero(broken_E)[0]}", "return_EP")
+        first = int(np.flatnonzero(broken_E)[0])
+        finite = np.isfinite(episodes.return_EP[first]).all()
+        what = "a return is too large to train with" if finite else "a return is not a finite number"
+        _refuse(what, f"{where}, episode {first}", "return_EP")
     if not np.isin(episodes.controller_EP, (POLICY, HUMAN, OTHER)).all():
         _refuse("there is no such controller", where, "controller_EP", expected=f"{POLICY}, {HUMAN} or {OTHER}")
     if episodes.final_state_EPS is not None and not np.isfinite(episodes.final_state_EPS).all():
@@ -417,18 +438,15 @@ def _check_distinct(episodes: Episodes, count_N: Array, where: str) -> None:
         step = int(np.flatnonzero(twice_N)[0])
         ids = np.sort(episodes.action_id_A[slice(*episodes.action_offsets[step : step + 2])])
         what = f"the action id {to_text(ids[:-1][np.diff(ids) == 0][0])} stands twice in one list"
-        _refuse_step(episodes, step, what, where, "action_id_A")
+        _refuse_step(episodes, step, what, where, "action_id_A", do=REFUSED_TWICE)
 
 
-def _refuse_step(episodes: Episodes, step: int, what: str, where: str, field: str) -> None:
+def _refuse_step(episodes: Episodes, step: int, what: str, where: str, field: str, do: str | None = None) -> None:
     place = f"{where}, {episodes.place(step)}"
     got = getattr(episodes, field)[step] if field in ("chosen_N", "player_N", "reward_N", "log_prob_N") else None
     expected = None
     if field == "chosen_N":
         expected = f"0 to {episodes.action_offsets[step + 1] - episodes.action_offsets[step] - 1}"
-    do = None
-    if field == "action_id_A":
-        do = "Name each action once, as list(dict.fromkeys(actions)) does; the chosen index then refers to that list."
     _refuse(what, place, field, got=got, expected=expected, do=do)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,7 +23,9 @@ Report = Callable[[Problem], None]
 _PIECE_STEPS, _PIECE_BYTES = 4096, 16 << 20  # of text, whose numbers take 16 times as much as Python's floats
 
 
-def read_jsonl(path: Path, start: Position, expected: Widths | None, report: Report) -> Iterator[Columns]:
+def read_jsonl(
+    path: Path, start: Position, expected: Widths | None, report: Report, end: int | None = None
+) -> Iterator[Columns]:
     """Read a file's episodes, unchecked but of one width, some thousand steps at a time.
 
     Args:
@@ -30,6 +33,7 @@ def read_jsonl(path: Path, start: Position, expected: Widths | None, report: Rep
         start: Where to begin; `Position()` is the beginning.
         expected: Widths of the run; None takes the file's own.
         report: Told of each record that cannot be read.
+        end: How many bytes of the file are read; None reads all that is there.
 
     Raises:
         OSError: The file cannot be read.
@@ -39,12 +43,12 @@ def read_jsonl(path: Path, start: Position, expected: Widths | None, report: Rep
     num_steps, num_bytes, ordinal, number = 0, 0, start.ordinal, max(1, start.line)
     if start.offset:
         reader.header_of(path)
-    for line, end, whole in reader.lines(path, start.offset):
-        place = {"line": number, "next": number + whole, "end": end, "ordinal": ordinal}
+    for line, behind, whole in reader.lines(path, start.offset, end):
+        place = {"line": number, "next": number + whole, "end": behind, "ordinal": ordinal}
         reader.last_line = number
         kind = reader.kind(line, whole, place)
         number += 1
-        if kind == "record" and (record := reader.decode(line, whole, place)) is not None:
+        if kind == "record" and not reader.other_header and (record := reader.decode(line, whole, place)) is not None:
             records.append((record, place))
             num_steps, num_bytes = num_steps + len(record.steps), num_bytes + len(line)
         ordinal += kind == "record" and whole
@@ -64,11 +68,12 @@ class _Reader:
         self.declared = expected.columns if expected else ()
         self.decoder = msgspec.json.Decoder(Record)
         self.last_line = 0
+        self.other_header = False  # what follows is of another kind
 
-    def lines(self, path: Path, start: int) -> Iterator[tuple[bytes, int, bool]]:
+    def lines(self, path: Path, start: int, end: int | None = None) -> Iterator[tuple[bytes, int, bool]]:
         """The file's lines; damage of a compressed file is told, and ends it."""
         try:
-            yield from lines(path, start)
+            yield from lines(path, start, end)
         except Bad as bad:
             self._tell(bad, {"line": self.last_line + 1})
 
@@ -97,12 +102,19 @@ class _Reader:
         except DataError as error:
             self._tell(Bad("header", error.what, got=error.got, expected=error.expected, field="format"), place)
             return "header"
-        known = (shape, dtype, declared) == (self.shape, self.dtype, self.declared)
-        if not known and (self.widths is not None or self.shape is not None):
-            text = f"{self.shape} {self.dtype}"
-            self._tell(Bad("header", "a header differs", got=f"{shape} {dtype}", expected=text, field="state"), place)
-        elif not known:
+        if self.widths is None and self.shape is None:
             self.shape, self.dtype, self.declared = shape, dtype, declared
+        mine = self.widths.state_size if self.widths else math.prod(self.shape or ())
+        facts: tuple[str, str, str] | None = None
+        if (math.prod(shape), dtype) != (mine, self.dtype):
+            facts = "state", f"{shape} {dtype}", f"{mine} numbers, {self.dtype}"
+        elif declared != self.declared:
+            facts = "columns", str(spoken(declared)), str(spoken(self.declared))
+        self.other_header = facts is not None
+        if facts is not None:
+            self._tell(Bad("header", "a header differs, and what follows it is left out", got=facts[1],
+                            expected=facts[2], field=facts[0],
+                            do="Record different states into different files."), place)  # fmt: skip
         return "header"
 
     def decode(self, line: bytes, whole: bool, place: dict[str, Any]) -> Record | None:

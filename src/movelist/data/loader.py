@@ -23,8 +23,9 @@ from movelist.core.metrics import span
 from movelist.data import recordings
 from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything, no_episodes
 from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
-from movelist.data.record_rules import NO_VERSION, Position, Problem
-from movelist.data.store import Store, Stored, join_stored, stored
+from movelist.data.record_rules import NO_VERSION, Position, Problem, no_row
+from movelist.data.same_file import distinct, is_leftover
+from movelist.data.store import Store, Stored, join_stored, outside_table, stored
 
 Array = NDArray[Any]
 AHEAD = 2  # rollouts kept ready
@@ -57,10 +58,25 @@ class StoreStream:
         passes: How many times.
         seed: Of the order.
         share: Which episodes of a rollout are read here; together, several processes read what one would.
+        num_episodes: How many of the store's, the same in all processes, though it may be added to; None takes all.
+        num_actions: Rows of the network's table of actions, without which an episode is left out; 0 for no table.
+        report: Told of each episode that is left out, in the first pass.
     """
 
-    def __init__(self, store: Store, *, passes: int, seed: int, share: Share = everything) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        passes: int,
+        seed: int,
+        share: Share = everything,
+        num_episodes: int | None = None,
+        num_actions: int = 0,
+        report: Callable[[Problem], None] | None = None,
+    ) -> None:
         self.store, self.passes, self.seed, self.share, self.widths = store, passes, seed, share, store.widths
+        self.num_episodes = len(store) if num_episodes is None else num_episodes
+        self.num_actions, self.report = num_actions, report
 
     def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
         """See `Stream`."""
@@ -71,8 +87,18 @@ class StoreStream:
             for part in range(first, len(parts)):
                 share = (number + (part + 1) / len(parts)) / self.passes
                 mine = parts[part][self.share(len(parts[part]))]
-                yield self.store.take(mine), {"pass": number, "part": part + 1, "done": share, "sizes": sizes}
+                yield self._taken(mine, number), {"pass": number, "part": part + 1, "done": share, "sizes": sizes}
             first, sizes = 0, []
+
+    def _taken(self, index_E: Array, number: int) -> Stored:
+        """These episodes; those with an id that the network's table has no row for are left out and told."""
+        taken = self.store.take(index_E)
+        if not self.num_actions or not (bad_E := outside_table(taken.episodes, self.num_actions)).any():
+            return taken
+        for place in self.store.places(index_E)[bad_E].tolist():
+            if self.report is not None and number == 0:
+                self.report(no_row(str(self.store.path), f"episode {place}", self.num_actions))
+        return taken.take(np.flatnonzero(~bad_E))
 
     def _sizes(self, before: list[int]) -> list[int]:
         """How many episodes the store had each time this pass was taken up: what came since follows in its own order.
@@ -80,11 +106,11 @@ class StoreStream:
         Raises:
             DataError: It has fewer than before.
         """
-        if before and before[-1] > len(self.store):
-            raise DataError("the store has fewer episodes than when this training began", got=len(self.store),
+        if before and before[-1] > self.num_episodes:
+            raise DataError("the store has fewer episodes than when this training began", got=self.num_episodes,
                             expected=before[-1], where=str(self.store.path),
                             do="Put it back, or begin a new run with --init_from.")  # fmt: skip
-        return before if before and before[-1] == len(self.store) else [*before, len(self.store)]
+        return before if before and before[-1] == self.num_episodes else [*before, self.num_episodes]
 
     def _parts(self, number: int, sizes: list[int], num_episodes: int) -> list[Array]:
         """The numbers of the episodes of each rollout of a pass."""
@@ -110,6 +136,8 @@ class RecordingStream:
         keep_forced: Keep turns with one legal action.
         report: Told of each problem, in the first pass.
         share: Which episodes of a rollout are kept here; several processes all read the files, and share what is there.
+        sizes: How many bytes of each file are read, the same in all processes, though a writer goes on; None reads all.
+        num_actions: Rows of the network's table of actions, without which an episode is left out; 0 for no table.
 
     Raises:
         DataError: No episode can be used.
@@ -124,7 +152,11 @@ class RecordingStream:
         keep_forced: bool,
         report: Callable[[Problem], None] | None = None,
         share: Share = everything,
+        sizes: Sequence[int] | None = None,
+        num_actions: int = 0,
     ) -> None:
+        self.ends = dict(zip(map(str, files), sizes, strict=True)) if sizes is not None else {}
+        self.num_actions = num_actions
         self.files, self.passes, self.seed, self.keep_forced, self.report = files, passes, seed, keep_forced, report
         self.share = share
         self.widths = first_widths(files)
@@ -152,7 +184,15 @@ class RecordingStream:
         count = size = 0
         for file in range(start["file"], len(files := self._files_left(start["files"], start["file"]))):
             position = Position(**start["position"]) if file == start["file"] else Position()
-            for columns in recordings.read(files[file], start=position, expected=self.widths, report=report):
+            reading = recordings.read(
+                files[file],
+                start=position,
+                expected=self.widths,
+                report=report,
+                end=self.ends.get(str(files[file])),
+                num_actions=self.num_actions,
+            )
+            for columns in reading:
                 ready, taken = stored(columns, keep_forced=self.keep_forced), 0
                 while taken < len(ready):
                     most = whole or num_episodes * BLOCK_ROLLOUTS
@@ -176,7 +216,7 @@ class RecordingStream:
         """
         there = list(map(str, self.files))
         for name in names[used:]:
-            if name not in there:
+            if name not in there and not _passed_over(Path(name), self.files):
                 raise DataError("a recording that this training still needs is gone", got=name,
                                 do="Put it back, or begin a new run with --init_from.")  # fmt: skip
         names += [name for name in there if name not in set(names)]
@@ -186,6 +226,13 @@ class RecordingStream:
         """See `Stream`; by files, since nobody has counted their episodes."""
         share = (state.get("pass", 0) + state.get("file", 0) / len(state.get("files", self.files))) / self.passes
         return float(min(share, 0.999))
+
+
+def _passed_over(file: Path, files: Sequence[Path]) -> bool:
+    """Whether a file that is there is not among the files as a copy or leftover, which version 0.1 took, too."""
+    if not file.is_file():
+        return False
+    return is_leftover(file, file.parent.parent) or len(distinct([*files, file], lambda text: None)) == len(files)
 
 
 def first_widths(files: Sequence[Path]) -> Widths:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ class Bad(Exception):
         self.facts = {"kind": kind, "what": what, **place}
 
 
-def lines(path: Path, start: int) -> Iterator[tuple[bytes, int, bool]]:
+def lines(path: Path, start: int, end: int | None = None) -> Iterator[tuple[bytes, int, bool]]:
     """Lines without their ends, where the next one begins, and whether the line has an end.
 
     Raises:
@@ -34,7 +35,7 @@ def lines(path: Path, start: int) -> Iterator[tuple[bytes, int, bool]]:
     """
     parts: list[bytes] = []
     size, position = 0, start
-    for piece in _pieces(path, start):
+    for piece in _pieces(path, start, end):
         begin = 0
         while (newline := piece.find(b"\n", begin)) >= 0:
             line = b"".join([*parts, piece[begin:newline]])
@@ -53,25 +54,29 @@ def _trimmed(line: bytes, begins: int) -> bytes:
     return (line if begins else line.removeprefix(b"\xef\xbb\xbf")).rstrip(b"\r")
 
 
-def _pieces(path: Path, start: int) -> Iterator[bytes]:
-    """The file's bytes from `start` on, unpacked."""
+def _pieces(path: Path, start: int, end: int | None) -> Iterator[bytes]:
+    """The file's bytes from `start` on, unpacked; of the file as it is on the disk, the first `end` ones."""
+    left = sys.maxsize if end is None else end
     with path.open("rb") as file:
         if path.suffix.lower() != ".gz":
             file.seek(start)
-            while piece := file.read(_PIECE_BYTES):
+            left -= start
+            while left > 0 and (piece := file.read(min(_PIECE_BYTES, left))):
+                left -= len(piece)
                 yield piece
             return
-        for piece in _unpacked(file):
+        for piece in _unpacked(file, left):
             skipped = min(start, len(piece))
             start -= skipped
             if skipped < len(piece):
                 yield piece[skipped:]
 
 
-def _unpacked(file: IO[bytes]) -> Iterator[bytes]:
-    """What gzip holds, of all its members; what a broken end leaves readable is read."""
+def _unpacked(file: IO[bytes], left: int) -> Iterator[bytes]:
+    """What `left` bytes of gzip hold, of all its members; what a broken end leaves readable is read."""
     unpack = zlib.decompressobj(wbits=31)
-    while packed := file.read(1 << 16):
+    while packed := file.read(min(1 << 16, left)):
+        left -= len(packed)
         while packed:
             if unpack.eof:  # another member follows
                 unpack = zlib.decompressobj(wbits=31)
@@ -121,9 +126,24 @@ def _no_json(line: bytes, error: Exception) -> Bad:
     field = names[-1].decode("ascii", "replace") if names else "the record"
     step = before.count(b'"player"') - 1 if b'"steps"' in before else -1
     what = "a line is no JSON" + (", for it holds a NUL byte" if b"\0" in line else "")
-    do = "One writer at a time, a whole line at once; the next line is read as usual."
+    return Bad("json", what, got=text, step=step, field=field, do=_cure(line))
+
+
+def _cure(line: bytes) -> str:
+    """What to do about a line that is no JSON."""
     if line.startswith(b"\x1f\x8b"):
-        do = "A compressed file's name ends in .jsonl.gz."
-    elif line.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in line:
-        do = "Write UTF-8, not UTF-16."
-    return Bad("json", what, got=text, step=step, field=field, do=do)
+        return "A compressed file's name ends in .jsonl.gz."
+    zeros = max(line[half::2].count(0) for half in (0, 1))
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")) or 3 * zeros > len(line):  # in UTF-16 every other byte of Latin text
+        return "Write UTF-8, not UTF-16."
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError:
+        if line.lstrip().startswith(b"{") and b"\0" not in line:
+            return "Write text as UTF-8, not in the language of the system, and half of a surrogate pair not at all."
+        return "These bytes are no text: copy the file anew from where it was written; the next line is read as usual."
+    if "\0" in text:
+        return "The system stopped before the bytes were on the disk; the next line is read as usual."
+    if re.search(r"\\u[dD][89a-fA-F]", text):
+        return "Write both halves of a surrogate pair, or the letter itself as UTF-8."
+    return "One writer at a time, a whole line at once; the next line is read as usual."

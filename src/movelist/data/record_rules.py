@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,18 @@ from numpy.typing import NDArray
 
 from movelist.core.action_ids import listed_twice, to_text
 from movelist.core.errors import DataError
-from movelist.data.episode import Episodes, concatenate, credit, not_finite, ranges
+from movelist.data.episode import (
+    LARGEST,
+    LOWEST_LOG_PROB,
+    RANGE,
+    REFUSED_TWICE,
+    Episodes,
+    beyond_reason,
+    concatenate,
+    credit,
+    not_finite,
+    ranges,
+)
 from movelist.data.record_format import Widths
 
 Array = NDArray[Any]
@@ -173,17 +184,24 @@ def columns_of(episodes: Episodes, game: str, version_EP: Array | None = None, *
     )
 
 
-def keep_good(columns: Columns, file: str, unit: str) -> tuple[Columns, list[Problem]]:
+def no_row(file: str, place: str, num_actions: int) -> Problem:
+    """An episode of a store with an id that the network's table lacks."""
+    return Problem(kind="table", file=file, place=place, field="actions", what=_NO_ROW,
+                   expected=f"0 to {num_actions - 1}", do=_DO["table"])  # fmt: skip
+
+
+def keep_good(columns: Columns, file: str, unit: str, num_actions: int = 0) -> tuple[Columns, list[Problem]]:
     """Hold the rules; hand back the episodes that keep them, and a problem for each other one.
 
     Args:
         columns: As read.
         file: Its file.
         unit: "line" or "row".
+        num_actions: Rows of the network's table of actions; 0 for no table.
     """
     found: dict[int, Problem] = {}
     by_episode = [column.label for column in columns.raw.extra if not column.by_turn]
-    for kind, field, what, expected, broken, values in _rules(columns):
+    for kind, field, what, expected, broken, values in chain(_rules(columns), _table_rule(columns.raw, num_actions)):
         per_step = field not in ("steps", "returns", "final_states", *by_episode)
         for index in np.flatnonzero(broken).tolist():
             episode = index
@@ -212,9 +230,10 @@ def keep_good(columns: Columns, file: str, unit: str) -> tuple[Columns, list[Pro
     return columns.take(good_E), [found[episode] for episode in sorted(found)]
 
 
+_NO_ROW = "an action id has no row in the table"
 _DO = {
     "empty list": "A turn without a legal action is no step: leave it out.",
-    "duplicate id": "Ids within one list are distinct: two actions need two ids.",
+    "duplicate id": REFUSED_TWICE,
     "chosen": "`chosen` is the index of the action in the list, not its id.",
     "player": "Seats are counted from 0; `players` has an entry for each.",
     "reward": "Write `reward` in every step of an episode or in none, as finite numbers.",
@@ -222,7 +241,10 @@ _DO = {
     "returns disagree": "Leave out one of the two, or let the lists include what the end pays.",
     "truncated": "Write `final_states`, each seat's view of where the episode was cut off.",
     "log_prob": "Write the natural logarithm of a probability, or leave it out.",
-    "state": "States hold finite numbers that fit their dtype.",
+    "table": "Say --action_encoder bits, or write the ids that the game has here.",
+    "small log_prob": "Write the logarithm of the probability that the choice was drawn with, or leave it out.",
+    "state": "Look for what divides by zero, overflows the dtype or was never set.",
+    "too large": "Look for a score that overflowed or was never set, or count in larger units.",
 }
 
 
@@ -241,13 +263,12 @@ def _rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Array, Any
     twice_N, which = _duplicates(raw, count_N)
     yield "duplicate id", "actions", "an action id stands twice in one list", "distinct ids", twice_N, which
     if raw.state_NS.dtype != np.uint8:
-        # The sum of finite numbers may overflow, so only rows with a sum that is not finite are looked at closely.
-        with np.errstate(over="ignore", invalid="ignore"):
-            bad_N = ~np.isfinite(raw.state_NS.sum(axis=1, dtype=np.float32))
-        bad_N[bad_N] = ~np.isfinite(raw.state_NS[bad_N]).all(axis=1)
-        yield "state", "state", "a state holds NaN or infinity", "finite numbers", bad_N, None
+        yield from _state_rules("state", "a state", raw.state_NS, beyond_reason(raw.state_NS, 1))
     bad_N = np.isinf(raw.log_prob_N) | (raw.log_prob_N > 1e-4)
     yield "log_prob", "log_prob", "a log-probability is impossible", "at most 0", bad_N, raw.log_prob_N.__getitem__
+    bad_N, what = raw.log_prob_N < LOWEST_LOG_PROB, "a log-probability is too small to train with"
+    expected = f"at least {LOWEST_LOG_PROB:.0f}"
+    yield "small log_prob", "log_prob", what, expected, bad_N, raw.log_prob_N.__getitem__
     yield from _reward_rules(columns)
     for column, broken in not_finite(raw):
         yield "state", column.label, f"{column.label} holds NaN or infinity", "finite numbers", broken, None
@@ -260,6 +281,7 @@ def _reward_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Arr
     if columns.reward_NP is not None:
         bad_N |= (form_N == LOOKING_ON) & ~np.isfinite(columns.reward_NP).all(axis=1)
     yield "reward", "reward", "a reward is missing or not a finite number", "a number or one for each seat", bad_N, None
+    yield from _size_rules(columns)
     missing_E = np.isnan(raw.return_EP).all(axis=1)
     bad_E = np.asarray(~np.isfinite(raw.return_EP).all(axis=1)) & ~missing_E
     yield "returns", "returns", "a return is not a finite number", "a finite number for each seat", bad_E, None
@@ -271,8 +293,8 @@ def _reward_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Arr
     bad_E = raw.truncated_E & ~columns.has_final_E
     yield "truncated", "final_states", "a truncated episode has no final states", "one for each seat", bad_E, None
     if raw.final_state_EPS is not None and raw.final_state_EPS.dtype != np.uint8:
-        bad_E = columns.has_final_E & ~np.isfinite(raw.final_state_EPS).all(axis=(1, 2))
-        yield "state", "final_states", "a final state holds NaN or infinity", "finite numbers", bad_E, None
+        bad_E = columns.has_final_E & beyond_reason(raw.final_state_EPS, (1, 2))
+        yield from _state_rules("final_states", "a final state", raw.final_state_EPS, bad_E)
     if columns.reward_NP is not None:
         total_EP, size_EP = _totals(columns.reward_NP, raw), _totals(np.abs(columns.reward_NP), raw)
         with np.errstate(invalid="ignore"):  # what is not finite was found above
@@ -286,6 +308,48 @@ def _reward_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Arr
             bad_E,
             (lambda episode: f"{raw.return_EP[episode].tolist()} and a sum of {total_EP[episode].tolist()}"),
         )
+
+
+def _table_rule(raw: Episodes, num_actions: int) -> Iterator[tuple[str, str, str, object, Array, Any]]:
+    """Ids that are no row of the table of a network; recordings themselves know of no table."""
+    bad_A = (raw.action_id_A < 0) | (raw.action_id_A >= num_actions)
+    if num_actions and bad_A.any():
+        place_A = np.flatnonzero(bad_A)
+        first, at = np.unique(np.searchsorted(raw.action_offsets, place_A, side="right") - 1, return_index=True)
+        ids = dict(zip(first.tolist(), raw.action_id_A[place_A[at]].tolist(), strict=True))
+        bad_N = np.zeros(raw.num_steps, bool)
+        bad_N[first] = True
+        yield "table", "actions", _NO_ROW, f"0 to {num_actions - 1}", bad_N, ids.__getitem__
+
+
+def _state_rules(
+    field: str, what: str, states: Array, bad: Array
+) -> Iterator[tuple[str, str, str, object, Array, Any]]:
+    """Which of the rows that are beyond reason hold no number, and which one that is too large."""
+    missing = bad.copy()
+    missing[bad] = ~np.isfinite(states[bad]).all(axis=tuple(range(1, states.ndim)))
+    yield "state", field, f"{what} holds NaN or infinity", "finite numbers", missing, None
+    yield "too large", field, f"{what} holds a number too large to train with", RANGE, bad & ~missing, None
+
+
+def _size_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Array, Any]]:
+    """Rewards and returns that no statistic of training can hold; those that are no numbers are found elsewhere."""
+    raw = columns.raw
+    size_N = np.abs(np.nan_to_num(raw.reward_N, nan=0.0))
+    cell_N = raw.episode_N * raw.num_players + np.clip(raw.player_N, 0, raw.num_players - 1)
+    size_EP = np.bincount(cell_N, size_N, minlength=raw.return_EP.size).reshape(raw.return_EP.shape)
+    if columns.reward_NP is not None:
+        size_NP = np.abs(np.nan_to_num(columns.reward_NP, nan=0.0))
+        size_N, size_EP = np.maximum(size_N, size_NP.max(axis=1)), size_EP + _totals(size_NP, raw)
+    what = "a reward is too large to train with"
+    yield "too large", "reward", what, RANGE, size_N > LARGEST, lambda step: float(size_N[step])
+    what = "the rewards of an episode are too large to train with"
+    total = f"at most {LARGEST:.2g} for a seat, added up without their signs"
+    bad_E = np.asarray((size_EP > LARGEST).any(axis=1))
+    yield "too large", "returns", what, total, bad_E, lambda episode: float(size_EP[episode].max())
+    bad_E = np.asarray((np.abs(raw.return_EP) > LARGEST).any(axis=1))
+    what = "a return is too large to train with"
+    yield "too large", "returns", what, f"{RANGE} for each seat", bad_E, lambda e: raw.return_EP[e].tolist()
 
 
 def _duplicates(raw: Episodes, count_N: Array) -> tuple[Array, Any]:

@@ -18,6 +18,7 @@ from movelist.data.arrows import read_arrows
 from movelist.data.jsonl import JsonlWriter, read_jsonl
 from movelist.data.record_format import Widths
 from movelist.data.record_rules import Columns, Position, Problem, keep_good
+from movelist.data.same_file import distinct, is_leftover
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".arrows")
 Report = Callable[[Problem], None]
@@ -38,8 +39,27 @@ def is_recording(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def find(paths: Sequence[Path]) -> list[Path]:
+def in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The recordings in a folder and in folders inside, and the files that are left out for their names."""
+    found = [file for file in folder.rglob("*") if is_recording(file) and file.is_file()]
+    return [f for f in found if not is_leftover(f, folder)], [f for f in found if is_leftover(f, folder)]
+
+
+def left_out(files: Sequence[Path]) -> str:
+    """The sentence about files that are left out for their names."""
+    which = f"such as {files[0]}" if len(files) > 1 else str(files[0])
+    return (
+        f"Left out: {len(files):,} hidden files, or named as copies and unfinished downloads are, {which}. "
+        "To use one, name the file itself."
+    )
+
+
+def find(paths: Sequence[Path], say: Callable[[str], None] = lambda text: None) -> list[Path]:
     """The recordings among files and in folders (also in folders inside), sorted by name, each once.
+
+    Args:
+        paths: Files, which are taken as they are named, and folders.
+        say: Told what is left out: hidden files and leftovers of tools in folders, and files with the same bytes.
 
     Raises:
         DataError: A path is not there or is no recording, or there is none at all.
@@ -47,7 +67,10 @@ def find(paths: Sequence[Path]) -> list[Path]:
     files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            files += sorted(file for file in path.rglob("*") if file.is_file() and is_recording(file))
+            inside, leftovers = in_folder(path)
+            files += sorted(inside)
+            if leftovers:
+                say(left_out(sorted(leftovers)))
         elif not path.exists():
             raise DataError("there is no such file or folder", got=str(path))
         elif not is_recording(path):
@@ -63,7 +86,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
     once: dict[Path, Path] = {}
     for file in files:
         once.setdefault(file.resolve(), file)
-    return list(once.values())
+    return distinct(list(once.values()), say)
 
 
 def read(
@@ -73,6 +96,8 @@ def read(
     expected: Widths | None = None,
     report: Report | None = None,
     strict: bool = False,
+    end: int | None = None,
+    num_actions: int = 0,
 ) -> Iterator[Columns]:
     """Read and check a recording, some thousand steps at a time.
 
@@ -82,6 +107,8 @@ def read(
         expected: Widths of the run; None takes those of the file's first episode.
         report: Told of each problem; None is told nothing.
         strict: Raise at the first problem that is not harmless.
+        end: How many bytes of the file are read; None reads all that is there.
+        num_actions: Rows of the network's table of actions, without which an episode is left out; 0 for no table.
 
     Yields:
         The good episodes, as they stand in the file.
@@ -93,8 +120,8 @@ def read(
     reader = read_arrows if path.name.lower().endswith(".arrows") else read_jsonl
     unit = "row" if reader is read_arrows else "line"
     try:
-        for columns in reader(path, start or Position(), expected, found.append):
-            good, problems = keep_good(columns, str(path), unit)
+        for columns in reader(path, start or Position(), expected, found.append, end):
+            good, problems = keep_good(columns, str(path), unit, num_actions)
             _tell([*found, *problems], report, strict)
             found.clear()
             if len(good):

@@ -28,8 +28,9 @@ from movelist.data.column import spoken
 from movelist.data.episode import Episodes, concatenate, offsets_of
 from movelist.data.record_format import DTYPES, Widths, declared_columns
 from movelist.data.record_rules import Columns
+from movelist.data.same_file import digest
 from movelist.data.shard_fields import episodes_of, join_fields, recorded_again, shard_fields, tensors_of
-from movelist.data.whole_file import write_whole
+from movelist.data.whole_file import json_bytes, write_whole
 
 Array = NDArray[Any]
 # Version 3 has further columns; a store without any is of version 2, which earlier programs read.
@@ -101,6 +102,16 @@ class Shard:
     actions: int
 
 
+def outside_table(episodes: Episodes, num_actions: int) -> Array:
+    """bool [E]: which episodes list an id that is no row of a table of so many actions."""
+    bad_A = (episodes.action_id_A < 0) | (episodes.action_id_A >= num_actions)
+    place_A = np.flatnonzero(bad_A)
+    step_A = np.searchsorted(episodes.action_offsets, place_A, side="right") - 1
+    bad_E = np.zeros(len(episodes), bool)
+    bad_E[np.searchsorted(episodes.episode_offsets, step_A, side="right") - 1] = True
+    return bad_E
+
+
 def is_store(path: Path) -> bool:
     """Whether a folder is a store."""
     return (path / MANIFEST).is_file()
@@ -157,6 +168,10 @@ class Store:
         taken = join_stored(parts)
         self._give_back(taken.episodes.state_NS.nbytes)
         return taken
+
+    def places(self, index_E: Array) -> Array:
+        """The numbers of these episodes in the order in which `take` hands them out."""
+        return index_E[np.argsort(np.searchsorted(self.shard_offsets, index_E, side="right"), kind="stable")]
 
     def shard(self, number: int) -> Stored:
         """A shard, memory-mapped; its checksum is held the first time."""
@@ -265,15 +280,15 @@ class StoreWriter:
         """
         size = file.stat().st_size
         for known in self.sources:
-            if known["file"] != file.name or not known.get("episodes", 1):
+            if known["num_bytes"] > size or not known.get("episodes", 1) or not _begins_with(file, known):
                 continue
+            called = "" if known["file"] == file.name else f" as {known['file']}"
             if known["num_bytes"] == size:
-                raise DataError("the recording is in the store already", got=str(file), where=str(self.path),
+                raise DataError(f"the recording is in the store already{called}", got=str(file), where=str(self.path),
                                 do="Give only new ones.")  # fmt: skip
-            if known["num_bytes"] < size and known.get("head") == _head(file, known):
-                raise DataError("the recording is in the store already, and has grown since", got=str(file),
-                                where=str(self.path), do="Record into new files, or make another store.")  # fmt: skip
-        self._source = {"file": file.name, "num_bytes": size, "episodes": 0}
+            raise DataError(f"the recording is in the store already{called}, and has grown since", got=str(file),
+                            where=str(self.path), do="Record into new files, or make another store.")  # fmt: skip
+        self._source = {"file": file.name, "num_bytes": size, "episodes": 0, "digest": digest(file, size)}
         self._source["head"] = _head(file, self._source)
         self.sources.append(self._source)
 
@@ -307,8 +322,7 @@ class StoreWriter:
         manifest = {"format": FURTHER_FORMAT if columns else FORMAT, "settings": settings, "sources": self.sources}
         manifest["shards"] = [asdict(shard) for shard in self.shards]
         manifest["crc32"] = _manifest_crc(manifest)
-        text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-        write_whole(self.path / MANIFEST, lambda file: file.write(text.encode("utf-8")))
+        write_whole(self.path / MANIFEST, lambda file: file.write(json_bytes(manifest, indent=1)))
         return sum(shard.episodes for shard in self.shards)
 
     def discard(self) -> None:
@@ -339,6 +353,20 @@ class StoreWriter:
         crc = f"{zlib.crc32(content):08x}"
         self.shards.append(Shard(name, len(content), crc, len(episodes), episodes.num_steps, episodes.num_actions))
         self._parts, self._fields, self._bytes = [], [], 0
+
+
+def _begins_with(file: Path, source: dict[str, Any]) -> bool:
+    """Whether a recording is one that was converted, or one that grew from it, under whatever name.
+
+    A store of version 0.1 knows the name and the first bytes only.
+    """
+    if "head" not in source:
+        return bool(source["file"] == file.name and source["num_bytes"] == file.stat().st_size)
+    if source["head"] != _head(file, source):
+        return False
+    if "digest" not in source:
+        return bool(source["file"] == file.name)
+    return bool(source["digest"] == digest(file, source["num_bytes"]))
 
 
 def _head(file: Path, source: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -15,9 +14,9 @@ from movelist.data import recordings
 from movelist.data.loader import State
 from movelist.data.record_format import Widths
 from movelist.data.record_rules import Columns, Position, Problem
+from movelist.data.same_file import FINGERPRINT_BYTES, digest, fingerprint, tail
 from movelist.data.store import Stored, join_stored, stored
 
-FINGERPRINT_BYTES = 4096
 Stamp = tuple[int, int]  # size and time of the last change; either tells that a file was written to
 
 
@@ -32,13 +31,25 @@ class WatchStream:
         keep_forced: Keep turns with one legal action.
         widths: Of the run.
         report: Told of each problem once.
+        num_actions: Rows of the network's table of actions, without which an episode is left out; 0 for no table.
+        say: Told once what is left out: leftovers of tools, and files with the same bytes as one that was read.
     """
 
     def __init__(
-        self, folder: Path, *, keep_forced: bool, widths: Widths, report: Callable[[Problem], None] | None = None
+        self,
+        folder: Path,
+        *,
+        keep_forced: bool,
+        widths: Widths,
+        report: Callable[[Problem], None] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        num_actions: int = 0,
     ) -> None:
+        self.num_actions = num_actions
         self.folder, self.keep_forced, self.widths = folder, keep_forced, widths
         self._report, self._told = report, set[tuple[str, str, str]]()
+        self._say, self._said = say, set[str]()
+        self._copies: set[tuple[str, Stamp]] = set()  # of files that hold the same bytes as another
         self._used: set[tuple[str, Stamp]] = set()  # name and stamp of files that were found used up
 
     def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
@@ -88,16 +99,25 @@ class WatchStream:
                 continue
             size = stamp[0]
             try:
-                if entry is None or size < entry["head"][0] or _fingerprint(path, entry["head"][0]) != entry["head"]:
+                if entry is None and self._is_copy(path, stamp, files):
+                    continue
+                entry = files.get(self._name(path))
+                if (
+                    entry is None
+                    or size < entry["head"][0]
+                    or fingerprint(path, entry["head"][0]) != list(entry["head"])
+                ):
                     entry = files[self._name(path)] = {"position": asdict(Position()), "head": [0, 0], "size": 0}
                 if entry["head"][0] < FINGERPRINT_BYTES:  # the longer, the surer
-                    entry["head"] = _fingerprint(path, min(size, FINGERPRINT_BYTES))
+                    entry["head"] = fingerprint(path, min(size, FINGERPRINT_BYTES))
+                entry["seen"] = [size, *tail(path, size)]
                 start = Position(**entry["position"])
                 if start.offset > size and path.suffix.lower() != ".gz":
                     self._tell(Problem(kind="shorter", file=str(path), place=f"byte {size}", got=f"{size} bytes",
                                        what="a file became shorter than what was read of it",
                                        do="Write new episodes into a new file."))  # fmt: skip
-                for columns in recordings.read(path, start=start, expected=self.widths, report=self._tell):
+                known: dict[str, Any] = {"expected": self.widths, "num_actions": self.num_actions}
+                for columns in recordings.read(path, start=start, report=self._tell, **known):
                     yield path, columns
                 entry["size"], entry["time"] = stamp
             except (DataError, OSError):  # held by its writer: at the next look, from where it was left
@@ -105,9 +125,35 @@ class WatchStream:
 
     def _present(self) -> list[Path]:
         try:
-            return [path for path in self.folder.rglob("*") if path.is_file() and recordings.is_recording(path)]
+            files, leftovers = recordings.in_folder(self.folder)
         except OSError:  # a folder was deleted while it was listed: at the next look
             return []
+        if leftovers:
+            self._once("leftovers", recordings.left_out(sorted(leftovers)))
+        return files
+
+    def _is_copy(self, path: Path, stamp: Stamp, files: dict[str, dict[str, Any]]) -> bool:
+        """Whether a new file holds the same bytes as one that was read; one that was renamed goes on where it was."""
+        name, size = self._name(path), stamp[0]
+        if (name, stamp) in self._copies:
+            return True
+        for known, entry in list(files.items()):
+            if not entry["position"]["ordinal"] or not _read_before(path, size, entry):
+                continue
+            other = self.folder / known
+            if not other.exists():
+                files[name] = files.pop(known)
+                return False
+            if entry["seen"][0] == size and digest(path, size) == digest(other, size):
+                self._copies.add((name, stamp))
+                self._once("copy", f"Left out: {path} holds the same bytes as {other}; further such files are, too.")
+                return True
+        return False
+
+    def _once(self, kind: str, text: str) -> None:
+        if kind not in self._said:
+            self._said.add(kind)
+            self._say(text)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
@@ -135,10 +181,14 @@ def _time(path: Path) -> float:
         return 0.0
 
 
-def _fingerprint(path: Path, num_bytes: int) -> list[int]:
-    """How many bytes at the start, and their checksum."""
-    with path.open("rb") as file:
-        return [num_bytes, zlib.crc32(file.read(num_bytes))]
+def _read_before(path: Path, size: int, entry: dict[str, Any]) -> bool:
+    """Whether a file begins with what was read of another, by the fingerprints of its first and last bytes."""
+    return (
+        "seen" in entry  # not in a checkpoint of version 0.1
+        and entry["seen"][0] <= size
+        and fingerprint(path, entry["head"][0]) == list(entry["head"])
+        and [entry["seen"][0], *tail(path, entry["seen"][0])] == list(entry["seen"])
+    )
 
 
 def _has_more(path: Path, entry: dict[str, Any], widths: Widths) -> bool:
@@ -148,7 +198,7 @@ def _has_more(path: Path, entry: dict[str, Any], widths: Widths) -> bool:
     """
     found: list[Problem] = []
     try:
-        if _fingerprint(path, entry["head"][0]) != list(entry["head"]):
+        if fingerprint(path, entry["head"][0]) != list(entry["head"]):
             return True
         start = Position(**entry["position"])
         if any(True for _ in recordings.read(path, start=start, expected=widths, report=found.append)):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 
@@ -36,6 +37,15 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     finally:
         with contextlib.suppress(OSError):  # held by a virus scanner: the next start of the run deletes it
             beside.unlink(missing_ok=True)
+
+
+def json_bytes(content: Any, *, indent: int) -> bytes:
+    """JSON for people: letters of all languages as they are, in UTF-8.
+
+    Bytes in a file's name that are no UTF-8 are half a pair of surrogates each in Python; JSON's escape of it (\\udcc5)
+    is what json.loads makes the same name of.
+    """
+    return (json.dumps(content, indent=indent, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def delete_unfinished(folder: Path) -> None:

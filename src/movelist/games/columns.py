@@ -1,4 +1,10 @@
-"""What a game's states tell beside what they show: columns of one's own, for networks of one's own."""
+"""What a game's states tell beside what they show: columns of one's own, for networks of one's own.
+
+A game declares them as its attribute `columns`, a sequence of `Column` objects; then its States have a method
+`columns() -> Mapping[str, ArrayLike]`, the values by name. At each decision those per step [width] and per action
+[length of the list, width] are read, once the game is over or cut off those per episode [width] and seat [P, width].
+`critic_state` (per step) and `action_features` (per action) go to the fields that Episodes has for them.
+"""
 
 from __future__ import annotations
 

@@ -62,13 +62,7 @@ class Game(Protocol):
     A game may also have the attributes `name` (default: its class name), `action_encoder` ("bits", the default, where
     the 64 bits of an id mean something, or "table" where ids are small dense numbers) and `num_actions` (for "table":
     ids are 0 to num_actions - 1). A State may have `action_name(index) -> str` and `describe(player) -> str` (what that
-    seat sees) for people to read.
-
-    What networks of your own look at beside the state, a game declares as `columns`, a sequence of `Column` objects;
-    then a State has `columns() -> Mapping[str, ArrayLike]`, their values by name. At each decision those per step
-    [width] and per action [length of the list, width] are read, once the game is over or cut off those per episode
-    [width] and per seat [P, width]. `critic_state` (per step) and `action_features` (per action) go to the fields that
-    Episodes has for them.
+    seat sees) for people to read. What else it may have for networks of your own says games/columns.py.
     """
 
     num_players: int
@@ -103,7 +97,7 @@ def action_encoder(game: Game) -> Literal["bits", "table"]:
             where=game_name(game),
             do="Give the game num_actions, or the action_encoder 'bits'.",
         )
-    return cast(Literal["bits", "table"], encoder)
+    return "table" if encoder == "table" else "bits"  # plain, whatever kind of text the game gave: it is saved
 
 
 def state_size(game: Game) -> int:
@@ -521,7 +515,7 @@ def _read_legal_actions(game: Game, state: State, where: str) -> list[int]:
         twice = next(action_id for place, action_id in enumerate(ids) if action_id in ids[:place])
         raise GameError(
             "an id is there twice",
-            got=twice,
+            got=f"{twice} at places {_places(ids, twice)}",
             expected="ids that differ within one list",
             where=where,
             do="Name each action once, as list(dict.fromkeys(actions)) does; apply's index then refers to that list.",
@@ -538,6 +532,10 @@ def _read_legal_actions(game: Game, state: State, where: str) -> list[int]:
                 do="Raise num_actions, or use the action_encoder 'bits'.",
             )
     return ids
+
+
+def _places(ids: list[int], action_id: int) -> str:
+    return " and ".join(str(place) for place, each in enumerate(ids) if each == action_id)
 
 
 def _read_id(value: object, where: str) -> int:

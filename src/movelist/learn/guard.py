@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from movelist.core import ragged
 from movelist.core.action_ids import to_text
-from movelist.core.errors import NonFiniteError
+from movelist.core.errors import DataError, NonFiniteError
+from movelist.data.episode import Episodes
 from movelist.learn.batch import Batch, Rollout
 from movelist.learn.device import LossScale
 
 Array = NDArray[Any]
 MOST_KEPT = 1024  # steps
+BEYOND_REASON = 1e15  # returns, times the scale of returns: beyond it the length of a gradient may overflow float32
+LARGEST_SCALE = 1e100  # of returns: the squares of larger ones overflow
 SMALLEST_SCALE = 2.0**-10  # gradients that overflow float16 even at this scale are no matter of scale
 
 
@@ -115,4 +118,29 @@ def refuse_non_finite(
             "the value of a final state is not a finite number",
             got=final_value_EP[episode, player],
             where=f"{when}, episode {episode}, player {player}",
+        )
+
+
+def refuse_beyond_reason(when: str, episodes: Episodes, return_N: Array, scale: float) -> None:
+    """Refuse returns that no float32 could be trained towards, as a game's fault leaves them.
+
+    Args:
+        when: Said before the place.
+        episodes: Whose steps they are of, the rollout's.
+        return_N: float64 [N], in the game's own units.
+        scale: By which they will be divided.
+
+    Raises:
+        DataError: Names the first step with such a return.
+    """
+    limit = BEYOND_REASON * min(scale, LARGEST_SCALE)
+    good_N = np.abs(return_N) <= limit  # nor is what has become no number
+    if not good_N.all():
+        step = int(np.argmin(good_N))
+        raise DataError(
+            "a return is beyond reason",
+            got=f"{return_N[step]:g}",
+            expected=f"{-limit:.1g} to {limit:.1g}",
+            where=f"{when}, {episodes.place(step)} of the rollout",
+            do="Correct what this game pays, or let it pay in other units; nothing was learnt from this rollout.",
         )

@@ -38,13 +38,14 @@ from movelist.learn.device import (
     to_device,
     triton_missing,
 )
-from movelist.learn.guard import Guard, columns_of, non_finite_places, refuse_non_finite
+from movelist.learn.guard import Guard, columns_of, non_finite_places, refuse_beyond_reason, refuse_non_finite
 from movelist.learn.loss import LOSS_NAMES, Loss, Targets, ppo_loss
 from movelist.learn.model import Network
 from movelist.learn.parallel import World
 
 Array = NDArray[Any]
 TARGETS = ("old_log_prob", "advantage", "return", "old_value")  # in the order of loss.Targets
+FAR_OFF = 2.0  # deviations of the returns; nearer to 0 than this, a new network's values find their mean at once
 CALMER = "The weights were not changed by it; try a lower --lr or --max_grad_norm from the last checkpoint."
 
 
@@ -56,11 +57,16 @@ class Prepared:
         rollout: The steps.
         targets: float32 [N] on the host, by the names of `Targets` without their dimension.
         metrics: What is known before the update.
+        returns: The running scale with this rollout's returns, by which they are divided; `targets` take the critic's
+            bias as moved to its centre.
+        outlier: The return that lies farthest out, where the scale leaves some out, in the game's own units.
     """
 
     rollout: Rollout
     targets: dict[str, Array]
     metrics: dict[str, float]
+    returns: returns.RunningScale
+    outlier: float | None = None
 
 
 class Learner:
@@ -86,14 +92,18 @@ class Learner:
         self.num_updates = 0
         if settings.compile == "on" and net.column_names:
             raise SettingsError("compile is for networks without further columns", got=", ".join(net.column_names))
+        self.notices: list[str] = []
+        self.told_of_outliers = False
         self.compiled = CompiledLoss(net, settings, loss) if settings.compile == "on" else None
         self.ordered = settings.kernels == "triton" and triton_missing(world.device) is None
 
     def prepare(self, episodes: Episodes) -> Prepared:
         """Compute values, missing log-probs, advantages and returns for the steps that the policy made.
 
+        The learner stays as it is: what the returns teach it is kept by `update`.
+
         Raises:
-            DataError: An action id has no row in the network's table.
+            DataError: An action id has no row in the network's table, or a return is beyond reason.
             NonFiniteError: A value or log-prob is NaN or infinite; names episode and step.
         """
         with span("plan"):
@@ -109,17 +119,32 @@ class Learner:
         """Advantages and returns from what the network says of the steps."""
         episodes = rollout.episodes
         old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
-        refuse_non_finite(f"before update {self.num_updates + 1}", rollout, value_N, old_log_prob_N, final_value_EP)
-        advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP)
-        whole, error, target = self.world.moments(advantage_N, return_N - value_N, return_N)
+        when = f"before update {self.num_updates + 1}"
+        refuse_non_finite(when, rollout, value_N, old_log_prob_N, final_value_EP)
+        raw_N, usual_N, counted = self._counted(episodes)
+        scale = self._divisor(counted)
+        refuse_beyond_reason(when, episodes, raw_N, scale)
+        counted.centre += self._offset(episodes, usual_N, scale * value_N)
+        moved = self._bias_move(counted)
+        value_N = value_N + moved
+        if final_value_EP is not None:
+            final_value_EP = np.where(episodes.truncated_E[:, None], final_value_EP + moved, 0.0)
+        advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP, scale)
+        columns = (advantage_N, return_N - value_N, return_N, episodes.reward_N)
+        whole, error, target, reward = self.world.moments(*columns)
         if self.settings.normalize_advantage:
             advantage_N = returns.normalized(advantage_N, whole)
         targets = dict(zip(TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
         metrics = {
-            "losses/explained_variance": returns.explained_variance(error, target),
-            "losses/return_scale": self.returns.scale if self.settings.scale_returns else 1.0,
+            # Where no step was paid anything, what varies in the returns are the network's own values.
+            "losses/explained_variance": returns.explained_variance(error, target)
+            if reward.squares or reward.mean
+            else 0.0,
+            "losses/return_scale": scale,
         }
-        return Prepared(rollout, {name: column.astype(np.float32) for name, column in targets.items()}, metrics)
+        outlier = None if usual_N is raw_N else float(raw_N[np.argmax(np.abs(raw_N - usual_N))])
+        narrow = {name: column.astype(np.float32) for name, column in targets.items()}
+        return Prepared(rollout, narrow, metrics, counted, outlier)
 
     def update(self, prepared: Prepared, *, lr: float | None = None) -> dict[str, float]:
         """Train some epochs on a prepared rollout.
@@ -136,6 +161,7 @@ class Learner:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = self.settings.lr if lr is None else lr
+        self._begin(prepared)
         with span("plan"):
             epochs, targets = self._plan(prepared)
         guard = Guard(self.world.device)
@@ -155,9 +181,9 @@ class Learner:
 
     def take_notices(self) -> list[str]:
         """What people should be told since the last call."""
-        notices: list[str] = []
+        notices, self.notices = self.notices, []
         if self.compiled is not None:
-            notices, self.compiled.notices = self.compiled.notices, []
+            notices, self.compiled.notices = notices + self.compiled.notices, []
         return notices
 
     def state_dict(self) -> dict[str, Any]:
@@ -221,25 +247,76 @@ class Learner:
             log_probs.append(ragged.log_softmax(score_A, batch.segments).index_select(0, batch.chosen_B))
         return torch.cat(values), torch.cat(log_probs)
 
-    def _advantages(self, episodes: Episodes, value_N: Array, final_value_EP: Array | None) -> tuple[Array, Array]:
+    def _counted(self, episodes: Episodes) -> tuple[Array, Array, returns.RunningScale]:
+        """Each step's return in the game's own units, the same without outliers, and the scale that knows of these.
+
+        A truncated game's returns are what was paid up to where it broke off.
+        """
+        place = (np.zeros(episodes.num_steps), episodes.player_N, episodes.episode_offsets)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused by its place
+            raw_N = returns.rollout_gae(episodes.reward_N, *place, gamma=self.settings.gamma, gae_lambda=1.0)[1]
+            usual_N = returns.without_outliers(raw_N)
+            return raw_N, usual_N, self.returns.after(*self.world.moments(usual_N))
+
+    def _divisor(self, counted: returns.RunningScale) -> float:
+        """A scaled unit in the game's own."""
+        return counted.scale if self.settings.scale_returns else 1.0
+
+    def _offset(self, episodes: Episodes, return_N: Array, value_N: Array) -> float:
+        """How far the values of a new network lie below the returns on average, where that is far; in the game's units.
+
+        A critic that begins there learns the same with any offset of the returns, and its values mean what they always
+        mean. Otherwise it has to climb there first, by gradients cut to max_grad_norm that leave the policy nothing.
+        """
+        if self.num_updates or self.net.value_bias is None:
+            return 0.0
+        ended_N = ~episodes.truncated_E[episodes.episode_N]
+        missing, spread = self.world.moments((return_N - value_N)[ended_N], return_N[ended_N])
+        constant = spread.deviation <= returns.ROUNDING * abs(spread.mean)
+        return 0.0 if constant or abs(missing.mean) <= FAR_OFF * spread.deviation else missing.mean
+
+    def _bias_move(self, counted: returns.RunningScale) -> float:
+        """By how much the critic's bias, in scaled units, has to move for its centre to be that of `counted`.
+
+        Later updates move it, too: a scale that grows by 1 % moves an offset of 100 deviations by one.
+        """
+        before = self.returns.centre / self._divisor(self.returns)
+        return counted.centre / self._divisor(counted) - before
+
+    def _advantages(
+        self, episodes: Episodes, value_N: Array, final_value_EP: Array | None, scale: float
+    ) -> tuple[Array, Array]:
         """Advantages and returns in scaled units."""
-        place = (episodes.player_N, episodes.episode_offsets)
-        if self.settings.scale_returns:
-            raw_N = returns.rollout_gae(
-                episodes.reward_N, np.zeros(len(value_N)), *place, gamma=self.settings.gamma, gae_lambda=1.0
-            )[1]
-            self.returns.add(*self.world.moments(raw_N))
-        reward_N = episodes.reward_N / (self.returns.scale if self.settings.scale_returns else 1.0)
         return returns.rollout_gae(
-            reward_N,
+            episodes.reward_N / scale,
             value_N,
-            *place,
+            episodes.player_N,
+            episodes.episode_offsets,
             gamma=self.settings.gamma,
             gae_lambda=self.settings.gae_lambda,
             final_value_EP=final_value_EP,
         )
 
     # ------------------------------------------------------------------ update
+
+    def _begin(self, prepared: Prepared) -> None:
+        """Keep what the returns of a rollout teach."""
+        if (moved := self._bias_move(prepared.returns)) and self.net.value_bias is not None:
+            with torch.no_grad():
+                self.net.value_bias.add_(moved)
+        if (centre := prepared.returns.centre) != self.returns.centre:
+            self.notices.append(
+                "The returns lie far from 0 for how little they differ, as where final scores stand in place of gains: "
+                f"the values begin at their mean of {centre:.4g}, and it learns the same."
+            )
+        self.returns = prepared.returns
+        if prepared.outlier is not None and not self.told_of_outliers:
+            self.told_of_outliers = True
+            self.notices.append(
+                f"Warning: a return of {prepared.outlier:g} lies more than {returns.OUTLIER:g} times as far out as "
+                "nearly all others. It is learnt from, but hardly moves the scale of returns. If no game can pay that, "
+                "look for the fault; this is said once."
+            )
 
     def _plan(self, prepared: Prepared) -> tuple[list[list[Minibatch]], dict[str, torch.Tensor]]:
         """Every minibatch of every epoch, planned first and copied over once."""

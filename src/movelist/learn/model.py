@@ -27,6 +27,8 @@ from movelist.core.ragged import Segments
 from movelist.learn.batch import PairOrder
 from movelist.learn.pair import pair_score
 
+HALVES = (torch.bfloat16, torch.float16)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
@@ -135,6 +137,11 @@ class Network(nn.Module):
         """[B, S] -> [B], the movers' expected returns in scaled units, as `forward` gives them."""
         raise NotImplementedError
 
+    @property
+    def value_bias(self) -> nn.Parameter | None:
+        """What is added to every value, [1], so that values can begin at the mean of the returns; None if nothing is."""
+        return None
+
     def flops(self, num_steps: int, num_actions: int, num_unique: int, *, backward: bool = True) -> int:
         """Floating-point operations that the formulas ask for; 0 where nobody counted them."""
         return 0
@@ -191,8 +198,18 @@ class PolicyValueNet(Network):
 
     def value(self, hidden_BH: torch.Tensor) -> torch.Tensor:
         """[B, H] -> [B], the mover's expected return in scaled units."""
+        if isinstance(self.critic, nn.Linear) and hidden_BH.dtype in HALVES:
+            # The bias is added in float32: beside one of 100, bfloat16 knows no step below a half.
+            product_B = nn.functional.linear(hidden_BH, self.critic.weight).squeeze(-1).float()
+            return product_B if self.critic.bias is None else product_B + self.critic.bias.float()
         value_B: torch.Tensor = self.critic(hidden_BH).squeeze(-1)
-        return value_B.float() if value_B.dtype in (torch.bfloat16, torch.float16) else value_B
+        return value_B.float() if value_B.dtype in HALVES else value_B
+
+    @property
+    def value_bias(self) -> nn.Parameter | None:
+        """What the critic adds to every value, [1]; None where a critic of your own is no linear layer with a bias."""
+        bias: nn.Parameter | None = self.critic.bias if isinstance(self.critic, nn.Linear) else None
+        return bias
 
     def values(self, state_BS: torch.Tensor) -> torch.Tensor:
         """See `Network`."""

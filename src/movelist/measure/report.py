@@ -39,7 +39,7 @@ def write_report(profile: Profile, path: Path, *, lang: str = "en", before: Prof
     Raises:
         SettingsError: There are no texts in this language.
     """
-    page = report(profile, lang=lang, before=before).encode("utf-8")
+    page = report(profile, lang=lang, before=before).encode("utf-8", "backslashreplace")
     write_whole(path, lambda file: file.write(page))
 
 

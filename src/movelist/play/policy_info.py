@@ -101,7 +101,8 @@ def plain_layout(state_size: int) -> str:
 def settings_hash(settings: Mapping[str, Any]) -> str:
     """16 hexadecimal digits that differ when the settings do; folders do not count."""
     kept = {name: value for name, value in settings.items() if name not in _PATHS}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True, ensure_ascii=False).encode("utf-8")).hexdigest()[:16]
+    text = json.dumps(kept, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]  # names may hold half a surrogate
 
 
 def describe(shape: ModelShape, *, version: str, game: str, layout: str | None = None, **more: Any) -> PolicyInfo:

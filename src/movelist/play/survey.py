@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from movelist.core.returns import Moments
 from movelist.data.episode import POLICY, Episodes
 from movelist.data.record_format import CONTROLLER_NAMES, NOT_USED_YET
 from movelist.data.record_rules import NO_VERSION, Columns, Problem
@@ -26,24 +27,21 @@ class Tally:
     games: int = 0
     wins: int = 0
     draws: int = 0
-    total: float = 0.0
-    squares: float = 0.0
+    returns: Moments = field(default_factory=Moments)  # of sums of squares, large returns would leave rounding only
 
     def add(self, own_G: Array, outcome_G: Array) -> None:
         """Add games by own return and outcome (1, 0, -1)."""
         self.games += len(own_G)
         self.wins += int((outcome_G > 0).sum())
         self.draws += int((outcome_G == 0).sum())
-        self.total += float(own_G.sum())
-        self.squares += float((own_G**2).sum())
+        self.returns = self.returns.merged(Moments.of(own_G))
 
     def summary(self) -> dict[str, Any]:
         """Rates and means with 95 % intervals, as in `arena.Score`."""
-        rate, mean = (self.wins + self.draws / 2) / self.games, self.total / self.games
+        rate, mean = (self.wins + self.draws / 2) / self.games, self.returns.mean
         error = None
         if self.games > 1:
-            variance = max(0.0, (self.squares - self.total * mean) / (self.games - 1))
-            error = 1.96 * math.sqrt(variance / self.games)
+            error = 1.96 * math.sqrt(self.returns.squares / (self.games - 1) / self.games)
         return {
             "games": self.games,
             "win_rate": rate,
@@ -244,7 +242,7 @@ class Incoming:
         """Go on from `state_dict`."""
         self.tallies = {}
         for version, name, numbers in state:
-            self.tallies.setdefault(version, {})[name] = Tally(**numbers)
+            self.tallies.setdefault(version, {})[name] = _tally(numbers)
 
     def metrics(self) -> dict[str, float]:
         """Version, and games, win rate and mean return by opponent, by their tags, which stay few."""
@@ -255,8 +253,18 @@ class Incoming:
             for name, tally in self.tallies[version].items():
                 metrics[f"data/{prefix}games_against_{name}"] = float(tally.games)
                 metrics[f"data/{prefix}win_rate_against_{name}"] = (tally.wins + tally.draws / 2) / tally.games
-                metrics[f"data/{prefix}return_against_{name}"] = tally.total / tally.games
+                metrics[f"data/{prefix}return_against_{name}"] = tally.returns.mean
         return metrics
+
+
+def _tally(numbers: dict[str, Any]) -> Tally:
+    """A tally as a checkpoint holds it; one of version 0.1 holds the sums of returns and of their squares."""
+    counts = {name: numbers[name] for name in ("games", "wins", "draws")}
+    if "returns" in numbers:
+        return Tally(**counts, returns=Moments(**numbers["returns"]))
+    mean = numbers["total"] / numbers["games"]
+    squares = max(0.0, numbers["squares"] - numbers["total"] * mean)
+    return Tally(**counts, returns=Moments(float(numbers["games"]), mean, squares))
 
 
 def _opponents(code_EP: Array) -> dict[str, Array]:

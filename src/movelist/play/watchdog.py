@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from movelist.core.patience import Patience
+from movelist.games import game as game_module
 from movelist.play import running
 
 LOOK_SECONDS = 1.0
@@ -51,7 +52,8 @@ def _standing(frame: FrameType | None) -> tuple[Call | None, str]:
     """Which game's call a thread is in, and where in the game's code; None if it is in none."""
     inner: list[FrameType] = []
     while frame is not None and frame.f_code.co_filename != running.__file__:
-        inner.append(frame)
+        if frame.f_code.co_filename != game_module.__file__:  # which calls the game's code, and is not it
+            inner.append(frame)
         frame = frame.f_back
     if frame is None:
         return None, ""

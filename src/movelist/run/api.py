@@ -187,7 +187,7 @@ def export(
             runtime.
         value: Also export the value, in units of the return divided by the metadata's return_scale.
         state_layout: A name for what the numbers of a state mean; loaders that expect another one refuse the file.
-            None names the width only, as in "float32[97]".
+            None takes the one that the training was given; without any it names the width, as in "float32[97]".
         game: The game's name, needed with a network of your own only.
 
     Returns:

@@ -165,7 +165,7 @@ def policy_info(state: dict[str, Any], state_layout: str | None = None) -> Polic
         ModelShape(**state["shape"]),
         version=movelist_version(),
         game=settings["game"],
-        layout=state_layout,
+        layout=state_layout or settings.get("state_layout"),
         policy_version=state["learner"]["num_updates"],
         settings_hash=settings_hash(settings),
         return_scale=scale.scale if settings.get("scale_returns", True) else 1.0,
@@ -216,13 +216,15 @@ def check_fits(state: dict[str, Any], where: Path | str, *, game: str, **sizes: 
         state: From `load`.
         where: The file, for the message.
         game: The game to be played.
-        **sizes: Fields of ModelShape that have to agree.
+        **sizes: Fields of ModelShape that have to agree, or num_players, which version 0.1 did not save.
 
     Raises:
         CheckpointError: Names what differs.
     """
     # A checkpoint of an older version lacks what every network then had.
     held = {"game": state["settings"]["game"], **asdict(ModelShape(**state["shape"]))}
+    if "num_players" in sizes:
+        held["num_players"] = state.get("num_players", sizes["num_players"])
     for name, expected in {"game": game, **sizes}.items():
         if held.get(name) != expected:
             raise CheckpointError(

@@ -26,7 +26,7 @@ from typing import Any
 
 from movelist.core.errors import CheckpointError
 from movelist.core.settings import TrainSettings
-from movelist.data.whole_file import delete_unfinished, write_whole
+from movelist.data.whole_file import delete_unfinished, json_bytes, write_whole
 from movelist.run.seal import write_sealed
 
 GOALS = ("total_steps", "max_seconds", "data_passes")  # how far to train: a run stays the same run with another goal
@@ -57,8 +57,7 @@ class RunFolder:
 
     def write_json(self, name: str, content: object) -> None:
         """Write a small file as a whole."""
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        write_whole(self.path / name, lambda file: file.write(text.encode("utf-8")))
+        write_whole(self.path / name, lambda file: file.write(json_bytes(content, indent=2)))
 
     def cut_metrics(self, step: int) -> None:
         """Forget the metrics of updates after `step`, and a last line half written: a resumed run makes them anew."""
@@ -213,8 +212,8 @@ def named_file(path: Path) -> Path | None:
         return None
 
 
-def quoted(path: Path) -> str:
-    """The path as it is typed in a shell."""
+def quoted(path: Path | str) -> str:
+    """A path, or another word, as it is typed in a shell."""
     return f'"{path}"' if any(letter in str(path) for letter in " ()&'") else str(path)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import torch
 
-from movelist.core.settings import PlaySettings, TrainSettings, UpdateSettings
+from movelist.core.settings import ModelSettings, PlaySettings, TrainSettings, UpdateSettings
 from movelist.data.episode import Episodes
 from movelist.learn.batch import rollout_bytes
 from movelist.learn.device import amp_dtype, missing_cuda_advice, triton_missing
@@ -43,8 +44,9 @@ def greeting(training: Training) -> list[str]:
     if training.progress >= 1.0:
         lines.append("It has already come that far: raise --total_steps or --max_seconds to train on.")
     lines += without_effect(settings, device)
-    shown = ", ".join(f"{name}={value}" for name, value in settings.to_flat().items() if value is not None)
-    return [*lines, f"Settings: {shown}"]
+    usual = TrainSettings().to_flat()
+    shown = [f"{name}={value}" for name, value in settings.to_flat().items() if value != usual[name]]
+    return [*lines, f"Settings: {', '.join(shown) or 'the defaults'} (all of them: settings.json)"]
 
 
 def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
@@ -114,7 +116,8 @@ def next_steps(training: Training, *, interrupted: bool) -> list[str]:
         further["total_steps"] = 2 * training.counters.steps
     if run.max_seconds and training.counters.seconds >= run.max_seconds:
         further["max_seconds"] = 2 * math.ceil(training.counters.seconds)
-    if training.supply.from_recordings and training.progress >= 1.0:
+    is_used_up = training.progress >= 1.0 or not (interrupted or further)  # the last update may lack episodes
+    if training.supply.from_recordings and not training.settings.recorded.watch and is_used_up:
         further["data_passes"] = 2 * training.settings.recorded.data_passes
     if training.is_openspiel or training.supply.from_recordings:
         train_on = " ".join(["movelist train --resume", path, *(f"--{name} {goal}" for name, goal in further.items())])
@@ -125,6 +128,18 @@ def next_steps(training: Training, *, interrupted: bool) -> list[str]:
         match = f"movelist.match({str(folder)!r}, game=..., num_games=10000) in Python"
     if interrupted:
         return [f"Stopped before the end. Go on: {train_on}"]
+    then = _after_imitation(training) if training.settings.recorded.imitate else []
     if training.supply.from_recordings and not training.is_openspiel:  # nobody can play it here
-        return [f"Next: {train_on}"]
-    return [f"Next: {match}", f"Or train on: {train_on}"]
+        return [f"Next: {train_on}", *then]
+    return [f"Next: {match}", f"Or train on: {train_on}", *then]
+
+
+def _after_imitation(training: Training) -> list[str]:
+    """How PPO starts from a network that imitates."""
+    if not training.is_openspiel:
+        return [f"Or improve it by PPO: --init_from {quoted(training.folder.path)} with recordings that it played."]
+    usual, words = ModelSettings(), ["movelist train --game", quoted(training.game_name)]
+    for name, value in asdict(training.settings.model).items():
+        if value != getattr(usual, name):
+            words.append(f"--{name} {value}")
+    return [f"Or improve it by PPO: {' '.join([*words, '--init_from', quoted(training.folder.path)])}"]

@@ -46,7 +46,7 @@ class Log:
         self._events = Events(folder / "tensorboard", after) if folder and tensorboard else None
         self._failed = False
         self._progress = _progress(console) if folder and console.is_terminal else None
-        self._task = self._progress.add_task("training", total=1.0, text="") if self._progress else None
+        self._task = self._progress.add_task("training", total=1.0, text="", share="") if self._progress else None
         self._last_line = -math.inf
         self._last_match = dict(last_match or {})  # shown until there is a newer one
 
@@ -119,10 +119,19 @@ class Log:
     def _show(self, text: str, progress: float, last: bool) -> None:
         if self._progress is not None and self._task is not None:
             with contextlib.suppress(OSError):
-                self._progress.update(self._task, completed=progress, text=text)
+                # Without a goal there is no share of the way: the bar only moves.
+                goal = 1.0 if progress else None
+                self._progress.update(
+                    self._task, completed=progress, total=goal, text=text, share=_share(progress).rstrip()
+                )
         elif last or time.monotonic() - self._last_line >= PLAIN_LINE_SECONDS:
             self._last_line = time.monotonic()
-            self.say(f"{progress:4.0%}  {text}")
+            self.say(_share(progress) + text)
+
+
+def _share(progress: float) -> str:
+    """The percentage before a line; none where a training has no goal, and so stays at 0."""
+    return f"{progress:4.0%}  " if progress else ""
 
 
 def progress_text(step: int, metrics: Mapping[str, float]) -> str:
@@ -181,7 +190,7 @@ def _progress(console: Console) -> Progress:
     columns = (
         SpinnerColumn("line"),
         BarColumn(bar_width=8),
-        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[share]}"),
         TimeElapsedColumn(),
         # As wide as there is room, then cropped: the usual ellipsis is a letter that some consoles cannot write.
         TextColumn("{task.fields[text]}", table_column=Column(ratio=1, no_wrap=True, overflow="crop")),

@@ -10,7 +10,7 @@ from typing import Any
 
 from movelist.core.errors import MovelistError, SettingsError
 from movelist.core.settings import TrainSettings
-from movelist.data.whole_file import write_whole
+from movelist.data.whole_file import json_bytes, write_whole
 from movelist.learn.device import amp_dtype, choose_device
 from movelist.run.folder import quoted
 
@@ -86,8 +86,7 @@ def _kind(name: str) -> str:
 def write_preset(settings: TrainSettings, path: Path) -> None:
     """Write all settings but those of a single run as a preset."""
     values = {name: value for name, value in settings.to_flat().items() if name not in OF_A_RUN}
-    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-    write_whole(path, lambda file: file.write(text.encode("utf-8")))
+    write_whole(path, lambda file: file.write(json_bytes(values, indent=2)))
 
 
 def command_line(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import torch
 
 from movelist.core.errors import DataError, GameError, MissingExtraError, SettingsError
 from movelist.core.patience import Patience
@@ -60,27 +61,32 @@ class OpenData:
     Attributes:
         widths: Of the episodes.
         store: The store, if it is one.
+        num_episodes: How many episodes of the store are used.
         files: The recordings, if it is not.
+        sizes: How many bytes of each are read.
         watched: The folder to watch, if there is one.
         notes: What is to be said about it.
     """
 
     widths: Widths
     store: Store | None = None
+    num_episodes: int = 0
     files: tuple[Path, ...] = ()
+    sizes: tuple[int, ...] = ()
     watched: Path | None = None
     notes: tuple[str, ...] = ()
 
 
 def open_data(
-    settings: TrainSettings, game: Game | None, say: Callable[[str], None] = print
+    settings: TrainSettings, game: Game | None, say: Callable[[str], None] = print, world: World | None = None
 ) -> tuple[TrainSettings, Game, OpenData | None]:
     """The settings, the game and the data of a training; no data for self-play.
 
     Args:
         settings: Of the training.
         game: A game of one's own; None takes that of the settings or of the data.
-        say: Told what is waited for.
+        say: Told what is waited for, and what is left out.
+        world: The processes that train together: all of them read what rank 0 finds, though an engine goes on writing.
 
     Raises:
         DataError: Nothing in the data can be used.
@@ -92,11 +98,11 @@ def open_data(
         game = game or make_game(name)
         run = replace(settings.run, total_steps=settings.run.step_goal)
         return replace(settings, game=game_name(game) if settings.game is None else name, run=run), game, None
-    data = _open(settings, say)
+    data = _open(settings, say, world or World(torch.device("cpu")))
     if settings.game is not None and settings.game != data.widths.game:
         raise SettingsError("the data are of another game", got=data.widths.game, expected=settings.game,
                             do="Leave out --game, or give its own recordings.")  # fmt: skip
-    game, note = _game_of(data.widths, game)
+    game, note = game_of(data.widths, game)
     run = settings.run
     if run.total_steps == "auto":
         run = replace(run, total_steps=None)
@@ -105,24 +111,32 @@ def open_data(
     return replace(settings, game=data.widths.game, run=run), game, replace(data, notes=(note,) if note else ())
 
 
-def _open(settings: TrainSettings, say: Callable[[str], None]) -> OpenData:
+def _open(settings: TrainSettings, say: Callable[[str], None], world: World) -> OpenData:
     paths, recorded = settings.recorded.data, settings.recorded
     if recorded.watch:
         if not paths[0].is_dir():
             raise SettingsError("--watch needs a folder", got=str(paths[0]))
-        return OpenData(_wait_for_widths(paths[0], settings.run.max_seconds, say), watched=paths[0])
+        widths = world.first(lambda: _wait_for_widths(paths[0], settings.run.max_seconds, say))
+        return OpenData(widths, watched=paths[0])
     stores = [path for path in paths if is_store(path)]
     if stores and len(paths) > 1:
         raise SettingsError("one store, or recordings, not both", got=" ".join(map(str, paths)),
                             do="Add recordings to the store with movelist convert.")  # fmt: skip
     if stores:
+        num_episodes = world.first(
+            lambda: len(Store(stores[0]))
+        )  # what is added while another one opens it is not read
         store = Store(stores[0])
         if store.keep_forced != settings.play.keep_forced:
             raise SettingsError("the store was made with another --keep_forced", got=settings.play.keep_forced,
                                 expected=store.keep_forced, where=str(stores[0]))  # fmt: skip
-        return OpenData(store.widths, store=store)
-    files = tuple(recordings.find(paths))
-    return OpenData(first_widths(files), files=files)
+        return OpenData(store.widths, store=store, num_episodes=num_episodes)
+    return world.first(lambda: _find(paths, say))
+
+
+def _find(paths: Sequence[Path], say: Callable[[str], None]) -> OpenData:
+    files = tuple(recordings.find(paths, say))
+    return OpenData(first_widths(files), files=files, sizes=tuple(file.stat().st_size for file in files))
 
 
 def _wait_for_widths(folder: Path, max_seconds: float | None, say: Callable[[str], None]) -> Widths:
@@ -146,7 +160,7 @@ def _wait_for_widths(folder: Path, max_seconds: float | None, say: Callable[[str
             time.sleep(0.5)
 
 
-def _game_of(widths: Widths, game: Game | None) -> tuple[Game, str]:
+def game_of(widths: Widths, game: Game | None = None) -> tuple[Game, str]:
     """The game to play matches of, and why there is none."""
     recorded = RecordedGame(widths.game, widths.num_players, widths.state_size)
     try:
@@ -184,6 +198,7 @@ class Recorded(Supply):
         say: Told what a person should know.
         version: The present policy's number.
         world: The processes that share the data.
+        num_actions: Rows of the network's table of actions; 0 for no table.
     """
 
     source: RecordedSource
@@ -197,7 +212,9 @@ class Recorded(Supply):
         say: Callable[[str], None],
         version: Callable[[], int],
         world: World,
+        num_actions: int = 0,
     ) -> None:
+        self.num_actions = num_actions
         self.data, self.settings, self.say, self.version, self.world = data, settings, say, version, world
         self.num_problems = 0
         self.incoming = Incoming()
@@ -265,12 +282,13 @@ class Recorded(Supply):
     def _stream(self) -> Stream:
         data, settings = self.data, self.settings
         passes, seed, keep_forced = settings.recorded.data_passes, settings.run.seed, settings.play.keep_forced
-        share = self.world.share
+        common: dict[str, Any] = {
+            "passes": passes, "seed": seed, "share": self.world.share, "report": self._report,
+            "num_actions": self.num_actions,
+        }  # fmt: skip
         if data.store:
-            return StoreStream(data.store, passes=passes, seed=seed, share=share)
-        return RecordingStream(
-            data.files, passes=passes, seed=seed, keep_forced=keep_forced, report=self._report, share=share
-        )
+            return StoreStream(data.store, num_episodes=data.num_episodes, **common)
+        return RecordingStream(data.files, sizes=data.sizes, keep_forced=keep_forced, **common)
 
     def _report(self, problem: Problem) -> None:
         if problem.harmless:
@@ -317,6 +335,7 @@ class Watched(Recorded):
         world: The processes that share the data.
         asked_to_stop: Whether somebody wants to stop; all processes agree on it.
         publish: Hands the present policy to the engine; called in the first process with the files that can go.
+        num_actions: As for `Recorded`.
     """
 
     each_update_counts = True
@@ -331,8 +350,9 @@ class Watched(Recorded):
         world: World,
         asked_to_stop: Callable[[], bool],
         publish: Callable[[list[str] | None], None],
+        num_actions: int = 0,
     ) -> None:
-        super().__init__(data, settings, say=say, version=version, world=world)
+        super().__init__(data, settings, say=say, version=version, world=world, num_actions=num_actions)
         self.asked_to_stop, self.publish = asked_to_stop, publish
         # Waiting is no training, so max_seconds bounds it by the clock.
         self._deadline = time.monotonic() + (settings.run.max_seconds or math.inf)
@@ -377,7 +397,8 @@ class Watched(Recorded):
         watched, keep_forced = self.data.watched, self.settings.play.keep_forced
         if self.world.rank or watched is None:
             return _Elsewhere(self.data.widths)
-        return WatchStream(watched, keep_forced=keep_forced, widths=self.data.widths, report=self._report)
+        refusing: dict[str, Any] = {"report": self._report, "num_actions": self.num_actions}
+        return WatchStream(watched, keep_forced=keep_forced, widths=self.data.widths, say=self.say, **refusing)
 
     def _deal(self, rollout: Stored | None) -> Stored | None:
         """This process's part of what rank 0 found in the watched folder."""

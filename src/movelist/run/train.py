@@ -85,7 +85,7 @@ def train(
     with join(settings.run.device) as world:  # an impossible device is refused before any file is made
         here = (console or Console()) if world.rank == 0 else Console(quiet=True)
         settings, game, data = open_data(
-            settings, game, say=lambda text: here.print(text, markup=False, soft_wrap=True)
+            settings, game, say=lambda text: here.print(text, markup=False, soft_wrap=True), world=world
         )
         name = game_name(game)
         settings = world.first(lambda: going_on(settings, name))

@@ -123,7 +123,8 @@ class Training:
                 self.game, self.settings, share=self.world.share, opponents=self.parts.opponents, say=say
             )
         if data.watched is None:
-            return Recorded(data, self.settings, say=say, version=version, world=self.world)
+            num_actions = self.shape.num_actions
+            return Recorded(data, self.settings, say=say, version=version, world=self.world, num_actions=num_actions)
         return Watched(
             data,
             self.settings,
@@ -132,6 +133,7 @@ class Training:
             world=self.world,
             asked_to_stop=self.asked_to_stop,
             publish=self.publish,
+            num_actions=self.shape.num_actions,
         )
 
     @property
@@ -377,7 +379,7 @@ class Training:
         return f"The last good checkpoint is {quoted(self.saved.file)}."
 
     def _state(self, counters: Counters) -> dict[str, Any]:
-        return checkpoint.pack(
+        return {"num_players": self.game.num_players} | checkpoint.pack(
             settings=self.settings.to_flat() | {"game": self.game_name},
             shape=self.shape,
             learner=self.learner.state_dict(),
@@ -408,7 +410,8 @@ class Training:
             self.world.first(lambda: self.folder.cut_metrics(0))
             return
         file, state = checkpoint.load_newest(self.folder.path, say=self.notes.append)
-        checkpoint.check_fits(state, self.folder.path, game=self.game_name, **asdict(self.shape))
+        sizes = asdict(self.shape) | {"num_players": self.game.num_players}
+        checkpoint.check_fits(state, self.folder.path, game=self.game_name, **sizes)
         self.notes += self.parts.check_resumed(state.get("handed_in", {}), str(self.folder.path))
         self.world.first(lambda: self.folder.set_aside(after=file))
         self.learner.load_state_dict(state["learner"])
