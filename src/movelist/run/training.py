@@ -17,9 +17,9 @@ from movelist.core.settings import TrainSettings
 from movelist.data.episode import Episodes, Source
 from movelist.games.game import Game, game_name
 from movelist.games.openspiel import OpenSpielGame
-from movelist.learn.device import choose_device, set_up
+from movelist.learn.device import choose_device, explain_too_wide, set_up
 from movelist.learn.learner import Learner, Prepared
-from movelist.learn.loss import imitation_loss, ppo_loss
+from movelist.learn.loss import imitation_loss, ppo_loss, recorded_ppo_loss
 from movelist.learn.model import PolicyValueNet
 from movelist.learn.parallel import World
 from movelist.measure.live import Live
@@ -51,8 +51,10 @@ class Training:
         set_up(self.world.device, settings.run.num_threads)
         torch.manual_seed(settings.run.seed)
         self.shape = model_shape(settings, game)
-        self.net = PolicyValueNet(self.shape).to(self.world.device)
-        loss = imitation_loss if settings.recorded.imitate else ppo_loss
+        with explain_too_wide(self.shape.hidden_dim):
+            self.net = PolicyValueNet(self.shape).to(self.world.device)
+        recorded_loss = imitation_loss if settings.recorded.imitate else recorded_ppo_loss
+        loss = recorded_loss if settings.recorded.data else ppo_loss
         self.learner = Learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss)
         if (start := check_start(settings, game, self.shape)) is not None:
             self.net.load_state_dict(start["learner"]["net"])
