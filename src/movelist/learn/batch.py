@@ -23,6 +23,7 @@ from movelist.learn.device import to_device
 Array = NDArray[Any]
 EVALUATION_STEPS = 4096  # a batch without gradient: large enough for a full device, small enough for its memory
 EVALUATION_ACTIONS = 1 << 18
+ENCODED_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,9 @@ class Rollout:
         self.row_A = row_A.reshape(-1)
         columns = to_device({"state_NS": episodes.state_NS, "unique_id_R": self.unique_id_R}, device)
         self.state_NS = columns["state_NS"]
-        self.encoded_R = encode_ids(columns["unique_id_R"])
+        # In parts: on the way to 256 bytes an id takes four times that.
+        parts = [encode_ids(part) for part in columns["unique_id_R"].split(ENCODED_AT_ONCE)]
+        self.encoded_R = parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @property
     def num_steps(self) -> int:
@@ -105,10 +108,13 @@ class Rollout:
         return self.state_NS.index_select(0, batch.step_B), self.encoded_R.index_select(0, batch.row_U)
 
 
-def rollout_bytes(episodes: Episodes, num_epochs: int) -> int:
+def rollout_bytes(episodes: Episodes, num_epochs: int, *, encoder: str = "bits") -> int:
     """About what a rollout and the plan of its update keep on the device, beside the network and one batch's work."""
+    num_unique = len(np.unique(episodes.action_id_A))
+    id_bytes = 8 + 64 * 4 if encoder == "bits" else 8  # ids, and their bits as float32; a table's rows are the ids
+    targets = 4 * 4 * episodes.num_steps  # `loss.Targets`
     planned = 3 * episodes.num_steps + 3 * episodes.num_actions  # 64-bit indices of an epoch, see `_plan`
-    return int(episodes.state_NS.nbytes + 8 * num_epochs * planned)
+    return int(episodes.state_NS.nbytes + id_bytes * num_unique + targets + 8 * num_epochs * planned)
 
 
 def spread(num_items: int, largest: int) -> list[int]:
@@ -149,12 +155,13 @@ def plan_minibatches(
         start += size
 
 
-def evaluation_parts(count_N: Array) -> list[Array]:
-    """Cut all steps, in order, into batches bounded by steps and by legal actions."""
+def evaluation_parts(count_N: Array, max_actions: int | None = None) -> list[Array]:
+    """Cut all steps, in order, into batches bounded by steps and by legal actions, at most `max_actions`."""
+    most = EVALUATION_ACTIONS if max_actions is None else min(EVALUATION_ACTIONS, max_actions)
     edges, last = [0], 0
     total = np.concatenate([[0], np.cumsum(count_N)])
     while last < len(count_N):
-        fits = int(np.searchsorted(total, total[last] + EVALUATION_ACTIONS, side="right")) - 1
+        fits = int(np.searchsorted(total, total[last] + most, side="right")) - 1
         last = min(max(fits, last + 1), last + EVALUATION_STEPS, len(count_N))
         edges.append(last)
     return [np.arange(a, b) for a, b in pairwise(edges)]
