@@ -185,7 +185,7 @@ def test_states_keep_their_dtype(kind):
 
 
 def test_rollout_bytes_is_what_the_plan_takes():
-    """States, and for each epoch six int64 columns: three as long as the steps, three as long as the legal actions."""
+    """States, ids, targets, and for each epoch six int64 columns: three of the steps, three of the legal actions."""
     episodes = oracle.columns(oracle.random_games(0, num_games=40, num_steps=10, num_ids=30), num_players=2)
     rollout = Rollout(episodes, to_bits, CPU)
     steps = np.arange(episodes.num_steps)
@@ -194,5 +194,6 @@ def test_rollout_bytes_is_what_the_plan_takes():
         t for b in batches for t in (b.step_B, b.segments.offsets, b.segments.step_A, b.unique_A, b.row_U, b.chosen_B)
     ]
     planned = episodes.state_NS.nbytes + sum(t.nbytes for t in tensors)
+    planned += rollout.encoded_R.nbytes + 8 * len(rollout.unique_id_R) + 4 * 4 * episodes.num_steps  # ids, targets
     # It counts each action as a unique one, so it may only be above: by at most the third column of the actions.
     assert planned <= rollout_bytes(episodes, 2) + 16 <= planned + 2 * 8 * episodes.num_actions + 16

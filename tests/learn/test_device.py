@@ -19,6 +19,7 @@ from movelist.learn.device import (
     choose_device,
     exact_products,
     explain_out_of_memory,
+    explain_too_wide,
     missing_cuda_advice,
     nvidia_card,
     release_cached_memory,
@@ -280,8 +281,8 @@ def test_too_large_a_batch_is_named_with_the_settings_to_lower():
     message = str(caught.value)
     assert message.startswith("out of memory: got a batch of 1,024 steps with 131,072 legal actions (")
     assert message.endswith(
-        ". Halve --batch_size and double --gradient_accumulation_steps (the learning stays the same), or lower "
-        "--max_actions_per_minibatch or --hidden_dim."
+        ". Lower --max_actions_per_minibatch to 32768, or halve --batch_size and double --gradient_accumulation_steps "
+        "(the learning stays the same with either), or lower --hidden_dim."
     )
     assert "\n" not in message
 
@@ -301,6 +302,20 @@ def test_every_allocators_words_are_understood(error):
     with pytest.raises(DeviceMemoryError, match=found) as caught, explain_out_of_memory(2, 3):
         raise error
     assert "\n" not in str(caught.value)
+
+
+def test_a_batch_of_one_step_is_not_advised_to_be_cut():
+    advice = "of one step cannot be cut: lower --hidden_dim or --action_hidden_dim"
+    with pytest.raises(DeviceMemoryError, match=advice), explain_out_of_memory(1, 50_000):
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+
+def test_a_network_that_does_not_fit_is_told_in_one_line():
+    line = r"^out of memory: got a network of width 65,536 .* Lower --hidden_dim"
+    with pytest.raises(DeviceMemoryError, match=line), explain_too_wide(1 << 16):
+        torch.empty(1 << 60, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match=r"^shapes differ$"), explain_too_wide(2):
+        raise RuntimeError("shapes differ")
 
 
 def test_other_errors_pass_as_they_are():

@@ -14,13 +14,14 @@ from torch.overrides import TorchFunctionMode
 
 import oracle
 from movelist.core.action_ids import to_text
-from movelist.core.errors import DataError, NonFiniteError
+from movelist.core.errors import DataError, NonFiniteError, SettingsError
 from movelist.core.settings import PlaySettings, UpdateSettings
 from movelist.data.episode import HUMAN, OTHER, POLICY
 from movelist.learn import batch as batch_module
 from movelist.learn import learner as learner_module
 from movelist.learn.batch import evaluation_parts, plan_batches
 from movelist.learn.learner import Learner
+from movelist.learn.loss import LOSS_NAMES, imitation_loss, ppo_loss
 from movelist.learn.model import ModelShape, PolicyValueNet, StateEncoder
 from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, Turns
@@ -841,7 +842,7 @@ def test_metrics_are_named_numbers():
     prepared = prepare(learner, make_games())
     metrics = learner.update(prepared)
     assert set(metrics) == {
-        *(f"losses/{name}" for name in learner_module.LOSS_NAMES),
+        *(f"losses/{name}" for name in LOSS_NAMES),
         "losses/explained_variance",
         "losses/return_scale",
         "losses/grad_norm",
@@ -1013,10 +1014,83 @@ def test_a_loss_that_overflows_is_named_by_the_step_whose_ratio_did(monkeypatch)
     learner = make_learner(epochs_per_update=1)
     games = recorded(make_games(21), learner.net)
     games[1][4] = replace(games[1][4], log_prob=-300.0)
+    monkeypatch.setattr(learner.far_log_probs, "find", lambda episodes, *_, **__: np.zeros(episodes.num_steps, bool))
+    learner.loss = lambda *args: {
+        name: term + (args[0].index_select(0, args[3]) - args[4].old_log_prob_B).exp().sum()
+        for name, term in ppo_loss(*args).items()
+    }
     prepared = prepare(learner, games)
     fix_plan(monkeypatch, [range(6)], [range(6, 24)])
-    with pytest.raises(NonFiniteError, match=r"\(update 1, minibatch 2, episode 1, step 4\)"):
+    with pytest.raises(NonFiniteError, match=r"\(update 1, minibatch 2, episode 1, step 4\)") as caught:
         learner.update(prepared)
+    assert "write the natural logarithm of the probability" in str(caught.value)
+    assert "--lr" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", [-95.0, -80.0, -45.0])
+def test_a_log_prob_that_is_far_off_costs_its_step_and_is_told(bad):
+    learner = make_learner()
+    games = recorded(make_games(21), learner.net)
+    own = games[1][4].log_prob
+    games[1][4] = replace(games[1][4], log_prob=bad)
+    prepared = prepare(learner, games)
+    assert prepared.targets["old_log_prob"][10] == pytest.approx(own, abs=1e-4)
+    assert np.flatnonzero(prepared.targets["advantage"] == 0).tolist() == [10]
+    metrics = learner.update(prepared)
+    assert metrics["data/far_log_probs"] == 1
+    assert abs(metrics["losses/policy_loss"]) < 10
+    assert all(math.isfinite(number) for number in metrics.values())
+    (notice,) = learner.take_notices()
+    assert f"got {bad:g}, the present policy gives" in notice
+    assert "(this rollout's episode 1, step 4)" in notice
+    prepare(learner, games)
+    assert learner.take_notices() == []
+
+
+def test_a_healthy_rollout_has_no_far_log_prob_and_imitation_minds_none():
+    learner = make_learner()
+    games = recorded(make_games(21), learner.net)
+    assert "data/far_log_probs" not in prepare(learner, games).metrics
+    games[1][4] = replace(games[1][4], log_prob=-95.0)
+    learner.loss = imitation_loss
+    prepared = prepare(learner, games)
+    assert "data/far_log_probs" not in prepared.metrics
+    assert math.isfinite(learner.update(prepared)["losses/approx_kl"])
+    assert learner.take_notices() == []
+
+
+@pytest.mark.parametrize("compile", ["off", "on"])
+def test_a_loss_may_name_further_numbers_to_log(compile):
+    def with_penalty(*args):
+        terms = ppo_loss(*args)
+        return {**terms, "penalty": terms["entropy"] * 3}
+
+    with_penalty.names = (*LOSS_NAMES, "penalty")
+    usual = make_learner()
+    learner = Learner(usual.net, UpdateSettings(compile=compile), World(CPU), loss=with_penalty)
+    if learner.compiled:
+        learner.compiled.backend = lambda graph, _: graph.forward
+    metrics = learner.update(prepare(learner, make_games()))
+    assert metrics["losses/penalty"] == pytest.approx(3 * metrics["losses/entropy"])
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (LOSS_NAMES, "the loss returned other terms than it names: got loss, .*, penalty, expected"),
+        (("loss", "penalty"), "the loss's `names` cannot be logged"),
+        ((*LOSS_NAMES, "steps"), "the loss's `names` cannot be logged"),
+    ],
+)
+def test_a_loss_that_names_other_terms_is_refused(names, message):
+    def wrong(*args):
+        return {**ppo_loss(*args), "penalty": args[1].sum()}
+
+    wrong.names = names
+    learner = make_learner()
+    learner.loss = wrong
+    with pytest.raises(SettingsError, match=message):
+        learner.update(prepare(learner, make_games()))
 
 
 class BadGradient(torch.autograd.Function):

@@ -11,7 +11,7 @@ import oracle
 from movelist.core import ragged
 from movelist.core.ragged import Segments
 from movelist.core.settings import UpdateSettings
-from movelist.learn.loss import LOSS_NAMES, Targets, ppo_loss
+from movelist.learn.loss import LOSS_NAMES, Targets, imitation_loss, ppo_loss, recorded_ppo_loss
 from oracle import Sample, Step
 
 
@@ -262,3 +262,27 @@ def test_nothing_asks_the_device():
     )
     terms["loss"].backward()
     assert score_A.grad.shape == (5,)
+
+
+@pytest.mark.parametrize("loss", [ppo_loss, recorded_ppo_loss, imitation_loss])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize("old_log_prob", [-45.0, -80.0, -95.0, -300.0])
+def test_an_absurd_old_log_prob_gives_bounded_terms_and_gradients(loss, advantage, old_log_prob):
+    score_A = torch.zeros(2, requires_grad=True)
+    goal = Targets(*(torch.tensor([x]) for x in (old_log_prob, advantage, 0.0, 0.0)))
+    terms = loss(score_A, torch.zeros(1), Segments.from_counts([2]), torch.tensor([0]), goal, UpdateSettings())
+    terms["loss"].backward()
+    assert all(term.abs() <= math.exp(20.01) for term in terms.values())
+    assert score_A.grad.abs().max() <= 1
+
+
+@pytest.mark.parametrize(("ratio", "policy_loss", "moves"), [(2.9, 2.9, True), (3.1, 3.0, False), (900.0, 3.0, False)])
+def test_dual_clip_bounds_what_a_bad_step_of_an_old_policy_costs(ratio, policy_loss, moves):
+    score_A = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    goal = targets([math.log(0.5 / ratio)], [-1.0], [0.0], [0.0])
+    inputs = torch.zeros(1, dtype=torch.float64), Segments.from_counts([2]), torch.tensor([0]), goal
+    terms = recorded_ppo_loss(score_A, *inputs, UpdateSettings(ent_coef=0.0))
+    terms["loss"].backward()
+    assert terms["policy_loss"].item() == pytest.approx(policy_loss)
+    assert bool(score_A.grad.abs().max() > 1e-9) is moves
+    assert ppo_loss(score_A, *inputs, UpdateSettings())["policy_loss"].item() == pytest.approx(ratio)

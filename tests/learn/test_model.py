@@ -385,3 +385,14 @@ def test_flops_equal_those_that_torch_counts(encoder, action_hidden_dim):
     pair = 4 * width * num_actions
     assert net.flops(num_steps, num_actions, num_unique, backward=False) == forward + pair
     assert net.flops(num_steps, num_actions, num_unique) == counter.get_total_flops() + 3 * pair
+
+
+@pytest.mark.parametrize(("chosen", "got", "step"), [([2, 0], 2, 0), ([0, 3], 3, 1), ([1, -1], -1, 1)])
+def test_a_choice_outside_its_own_list_is_refused(chosen, got, step):
+    net = PolicyValueNet(ModelShape(state_size=4, hidden_dim=8))
+    inputs = torch.zeros(2, 4), torch.tensor([7, 9, 5, 6, 8]), Segments.from_counts([2, 3])
+    expected = (
+        rf"^the chosen index is outside the list: got {got}, expected 0 to {1 + step} \(step {step} of the batch\)"
+    )
+    with pytest.raises(DataError, match=expected):
+        net.evaluate(*inputs, torch.tensor(chosen))

@@ -187,3 +187,10 @@ def test_nothing_asks_the_device():
     score_A.sum().backward()
     assert score_A.shape == (5,)
     assert all(leaf.grad.shape == leaf.shape for leaf in leaves)
+
+
+def test_a_gradient_of_the_gradient_is_refused_in_words():
+    *leaves, step_A, unique_A = random_pairs(0)
+    (grad,) = torch.autograd.grad(pair_score(*leaves, step_A, unique_A).square().sum(), leaves[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()

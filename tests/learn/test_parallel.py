@@ -12,7 +12,7 @@ import torch
 
 import ranks
 import small_updates
-from movelist.core.errors import DataError, DeviceError, SettingsError
+from movelist.core.errors import DataError, DeviceError, ProcessError, SettingsError
 from movelist.core.returns import Moments
 from movelist.learn import parallel
 from movelist.learn.parallel import World, join
@@ -242,3 +242,21 @@ def test_all_end_with_the_reason_of_the_first_that_failed():
     assert first[4][0] in ("SettingsError", "ProcessError") and first[4][1].startswith("both see it, as rank ")
     assert [(name, code) for name, _, code in second[:3]] == [("SystemExit", 1), ("SystemExit", 2), ("SystemExit", 1)]
     assert (second[4][0], second[4][2]) == ("SystemExit", first[4][2]) == ("SystemExit", 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_dead"),
+    [
+        (RuntimeError("[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer"), True),
+        (RuntimeError("Timed out waiting 1000ms for recv operation to complete"), True),
+        (torch.distributed.DistBackendError("NCCL communicator was aborted"), True),
+        (torch.distributed.DistNetworkError("the store went away"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (torch.OutOfMemoryError("CUDA out of memory."), False),
+        (RuntimeError("shapes differ"), False),
+    ],
+)
+def test_only_a_dead_line_counts_as_an_ended_process(error, is_dead):
+    with pytest.raises(ProcessError if is_dead else type(error)) as caught, parallel._heard():
+        raise error
+    assert (caught.value is error) is not is_dead

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from movelist.core.errors import DataError
 from movelist.data.column import Column, further, spoken
-from movelist.data.episode import FURTHER, HUMAN, OTHER, POLICY
+from movelist.data.episode import COLUMNS, FURTHER, HUMAN, OTHER, POLICY
 
 FORMAT = "movelist/1"
 DTYPES: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.float16, "uint8": np.uint8}
@@ -216,7 +216,11 @@ def declared_columns(columns: Any, where: str) -> tuple[Column, ...]:
     Raises:
         DataError: One cannot be kept.
     """
-    return () if columns is UNSET else further(columns, dict.fromkeys(ARROW_FIELDS), where)
+    return (
+        ()
+        if columns is UNSET
+        else further(columns, dict.fromkeys([*ARROW_FIELDS, *(column.name for column in COLUMNS)]), where)
+    )
 
 
 def rows_crc(columns: Sequence[Array]) -> int:

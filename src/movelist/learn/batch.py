@@ -24,6 +24,7 @@ from movelist.learn.device import to_device
 Array = NDArray[Any]
 EVALUATION_STEPS = 4096  # a batch without gradient: large enough for a full device, small enough for its memory
 EVALUATION_ACTIONS = 1 << 18
+ENCODED_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,12 @@ class Rollout:
         further = {column: array for column, array in episodes.further().items() if column.by_turn}
         self.has_action_columns = any(column.per == "action" for column in further)
         self._per = {column.label: column.per for column in further}
-        own = {"state_NS": episodes.state_NS, "unique_id_R": self.unique_id_R}
+        own = {"state_NS": episodes.state_NS, "unique ids": self.unique_id_R}  # no column can have these names
         there = to_device(own | {column.label: array for column, array in further.items()}, device)
         self.state_NS = there.pop("state_NS")
-        self.encoded_R = encode_ids(there.pop("unique_id_R"))
+        # In parts: on the way to 256 bytes an id takes four times that.
+        parts = [encode_ids(part) for part in there.pop("unique ids").split(ENCODED_AT_ONCE)]
+        self.encoded_R = parts[0] if len(parts) == 1 else torch.cat(parts)
         self.columns: dict[str, torch.Tensor] = there
 
     @property
@@ -127,12 +130,16 @@ class Rollout:
         return {name: self.columns[name].index_select(0, place[self._per[name]]) for name in names}
 
 
-def rollout_bytes(episodes: Episodes, num_epochs: int) -> int:
+def rollout_bytes(episodes: Episodes, num_epochs: int, *, encoder: str = "bits") -> int:
     """About what a rollout and the plan of its update keep on the device, beside the network and one batch's work."""
+    num_unique = len(np.unique(episodes.action_id_A))
+    id_bytes = 8 + 64 * 4 if encoder == "bits" else 8  # ids, and their bits as float32; a table's rows are the ids
+    targets = 4 * 4 * episodes.num_steps  # `loss.Targets`
     planned = 3 * episodes.num_steps + 3 * episodes.num_actions  # 64-bit indices of an epoch, see `_plan`
     further = [(column, array.nbytes) for column, array in episodes.further().items() if column.by_turn]
     planned += episodes.num_actions * any(column.per == "action" for column, _ in further)
-    return int(episodes.state_NS.nbytes + sum(size for _, size in further) + 8 * num_epochs * planned)
+    told = sum(size for _, size in further)
+    return int(episodes.state_NS.nbytes + told + id_bytes * num_unique + targets + 8 * num_epochs * planned)
 
 
 def spread(num_items: int, largest: int) -> list[int]:
@@ -173,12 +180,13 @@ def plan_minibatches(
         start += size
 
 
-def evaluation_parts(count_N: Array) -> list[Array]:
-    """Cut all steps, in order, into batches bounded by steps and by legal actions."""
+def evaluation_parts(count_N: Array, max_actions: int | None = None) -> list[Array]:
+    """Cut all steps, in order, into batches bounded by steps and by legal actions, at most `max_actions`."""
+    most = EVALUATION_ACTIONS if max_actions is None else min(EVALUATION_ACTIONS, max_actions)
     edges, last = [0], 0
     total = np.concatenate([[0], np.cumsum(count_N)])
     while last < len(count_N):
-        fits = int(np.searchsorted(total, total[last] + EVALUATION_ACTIONS, side="right")) - 1
+        fits = int(np.searchsorted(total, total[last] + most, side="right")) - 1
         last = min(max(fits, last + 1), last + EVALUATION_STEPS, len(count_N))
         edges.append(last)
     return [np.arange(a, b) for a, b in pairwise(edges)]

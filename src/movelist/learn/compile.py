@@ -20,7 +20,7 @@ from movelist.core.ragged import Segments
 from movelist.core.settings import UpdateSettings
 from movelist.learn.batch import Batch, PairOrder
 from movelist.learn.device import autocast
-from movelist.learn.loss import LOSS_NAMES, Loss, Targets, ppo_loss
+from movelist.learn.loss import Loss, Targets, loss_names, ppo_loss
 from movelist.learn.model import Network
 
 # Actions up to 4,096, then steps and unique ids are as few; or more actions, with either of both up to 4,096 or above.
@@ -47,6 +47,7 @@ class CompiledLoss:
         self, net: Network, settings: UpdateSettings, loss: Loss = ppo_loss, *, backend: Backend | None = None
     ) -> None:
         self.net, self.settings, self.loss, self.backend = net, settings, loss, backend
+        self.names = loss_names(loss)
         self.num_graphs = self.num_compiled = self.num_batches = 0
         self.notices: list[str] = []
         self._compiled: Callable[..., tuple[torch.Tensor, ...]] | None = None
@@ -90,7 +91,7 @@ class CompiledLoss:
             return None
         self.num_compiled += 1
         self._has_worked = True
-        return dict(zip(LOSS_NAMES, terms, strict=True))
+        return dict(zip(self.names, terms, strict=True))
 
     def metrics(self) -> dict[str, float]:
         """The share of batches since the last call that went through a graph, and the number of graphs."""
@@ -127,7 +128,7 @@ class CompiledLoss:
         score_A, value_B = self.net(state_BS, encoded_U, step_A, unique_A, pair_order)
         segments = Segments(offsets, step_A, state_BS.shape[0], step_A.shape[0])
         terms = self.loss(score_A, value_B, segments, chosen_B, Targets(*targets), self.settings)
-        return tuple(terms[name] for name in LOSS_NAMES)
+        return tuple(terms[name] for name in self.names)
 
     def _count(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         make: Any = self.backend or torch._dynamo.lookup_backend("inductor")

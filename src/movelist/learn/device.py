@@ -185,17 +185,50 @@ def explain_out_of_memory(num_steps: int, num_actions: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # torch.OutOfMemoryError on a GPU; on a CPU a plain RuntimeError of the allocator, with other words on Windows.
-        is_cpu = any(words in str(error) for words in ("can't allocate memory", "not enough memory"))
-        if not is_cpu and not isinstance(error, torch.OutOfMemoryError):
+        if not _is_out_of_memory(error):
             raise
         raise DeviceMemoryError(
             "out of memory",
             got=f"a batch of {num_steps:,} steps with {num_actions:,} legal actions",
             where=str(error).split("\n")[0][:200],
-            do="Halve --batch_size and double --gradient_accumulation_steps (the learning stays the same), or lower "
-            "--max_actions_per_minibatch or --hidden_dim.",
+            do=_smaller(num_steps, num_actions),
         ) from None
+
+
+def _smaller(num_steps: int, num_actions: int) -> str:
+    """What makes a batch of this size smaller."""
+    if num_steps == 1:
+        return "A batch of one step cannot be cut: lower --hidden_dim or --action_hidden_dim."
+    return (
+        f"Lower --max_actions_per_minibatch to {max(1, num_actions // 4)}, or halve --batch_size and double "
+        "--gradient_accumulation_steps (the learning stays the same with either), or lower --hidden_dim."
+    )
+
+
+@contextmanager
+def explain_too_wide(hidden_dim: int) -> Iterator[None]:
+    """Say in one line that the network itself does not fit.
+
+    Raises:
+        DeviceMemoryError: The machine or the device ran out of memory inside the block.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not _is_out_of_memory(error):
+            raise
+        raise DeviceMemoryError(
+            "out of memory",
+            got=f"a network of width {hidden_dim:,}",
+            where=str(error).split("\n")[0][:200],
+            do="Lower --hidden_dim and --action_hidden_dim.",
+        ) from None
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    # torch.OutOfMemoryError on a GPU; on a CPU a plain RuntimeError of the allocator, with other words on Windows.
+    is_cpu = any(words in str(error) for words in ("can't allocate memory", "not enough memory"))
+    return is_cpu or isinstance(error, torch.OutOfMemoryError)
 
 
 def release_cached_memory(device: torch.device) -> None:

@@ -15,8 +15,14 @@ from movelist.core.errors import DataError, NonFiniteError
 from movelist.data.episode import Episodes
 from movelist.learn.batch import Batch, Rollout
 from movelist.learn.device import LossScale
+from movelist.learn.loss import LARGEST_LOG_RATIO
 
 Array = NDArray[Any]
+CALMER = "The weights were not changed by it; try a lower --lr or --max_grad_norm from the last checkpoint."
+BAD_LOG_PROB = (
+    "The old log-prob is far below the present policy's: write the natural logarithm of the probability that the "
+    "choice was drawn with, or leave log_prob out."
+)
 MOST_KEPT = 1024  # steps
 BEYOND_REASON = 1e15  # returns, times the scale of returns: beyond it the length of a gradient may overflow float32
 LARGEST_SCALE = 1e100  # of returns: the squares of larger ones overflow
@@ -47,21 +53,58 @@ class Guard:
 
 def non_finite_places(
     rollout: Rollout, batch: Batch, score_A: torch.Tensor, value_B: torch.Tensor, old_log_prob_N: Array
-) -> Iterator[tuple[str, int, float]]:
-    """What is not finite in a batch's outputs, at which step of the rollout, and the number."""
+) -> Iterator[tuple[str, int, float, str]]:
+    """What is not finite in a batch's outputs, at which step of the rollout, the number, and what to do about it."""
     step_B = batch.step_B.cpu().numpy()
     score, value = score_A.float().cpu().numpy(), value_B.float().cpu().numpy()
     for a in np.flatnonzero(~np.isfinite(score)):
         action_id = rollout.unique_id_R[int(batch.row_U[batch.unique_A[a]])]
-        yield f"the logit of action {to_text(action_id)}", int(step_B[int(batch.segments.step_A[a])]), score[a]
+        yield f"the logit of action {to_text(action_id)}", int(step_B[int(batch.segments.step_A[a])]), score[a], CALMER
     for b in np.flatnonzero(~np.isfinite(value)):
-        yield "the value", int(step_B[b]), value[b]
+        yield "the value", int(step_B[b]), value[b], CALMER
     log_prob_A = ragged.log_softmax(score_A, batch.segments)
     log_prob = log_prob_A.index_select(0, batch.chosen_B).float().cpu().numpy()
     with np.errstate(over="ignore"):
         ratio = np.exp(log_prob - old_log_prob_N[step_B])
     for b in np.flatnonzero(~np.isfinite(ratio)):
-        yield "the ratio of the new to the recorded probability", int(step_B[b]), ratio[b]
+        yield "the ratio of the new to the recorded probability", int(step_B[b]), ratio[b], BAD_LOG_PROB
+
+
+class FarLogProbs:
+    """Finds recorded log-probs that no draw of a policy near the present one can have had, and says so once."""
+
+    def __init__(self) -> None:
+        self._notices: list[str] = []
+        self._told = False
+
+    def wanted(self, episodes: Episodes) -> bool:
+        """Whether the present policy's log-probs are needed: some are missing, or so small that they may be far off."""
+        return bool((np.isnan(episodes.log_prob_N) | (episodes.log_prob_N < -LARGEST_LOG_RATIO)).any())
+
+    def find(self, episodes: Episodes, log_prob_N: Array, *, imitated: bool) -> NDArray[np.bool_]:
+        """bool [N]: the recorded log-prob is more than LARGEST_LOG_RATIO below `log_prob_N`, the present policy's.
+
+        None of them matters where games are `imitated`: nothing is divided by their probabilities.
+        """
+        far_N: NDArray[np.bool_] = log_prob_N - episodes.log_prob_N > LARGEST_LOG_RATIO
+        if imitated:
+            return np.zeros_like(far_N)
+        if far_N.any() and not self._told:
+            self._told = True
+            first = int(np.flatnonzero(far_N)[0])
+            self._notices.append(
+                f"Warning: {int(far_N.sum()):,} recorded log-probs of {len(far_N):,} are far below the present "
+                f"policy's, so these steps do not train the policy: got {episodes.log_prob_N[first]:g}, the present "
+                f"policy gives {log_prob_N[first]:.3g} (this rollout's {episodes.place(first)}). Write the natural "
+                "logarithm of the probability that the choice was drawn with, or leave log_prob out; further ones are "
+                "counted in data/far_log_probs."
+            )
+        return far_N
+
+    def take_notices(self) -> list[str]:
+        """What people should be told since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
 
 
 def columns_of(rollout: Rollout, step_M: Array, targets: Mapping[str, Array]) -> dict[str, Array]:

@@ -38,15 +38,22 @@ from movelist.learn.device import (
     to_device,
     triton_missing,
 )
-from movelist.learn.guard import Guard, columns_of, non_finite_places, refuse_beyond_reason, refuse_non_finite
-from movelist.learn.loss import LOSS_NAMES, Loss, Targets, ppo_loss
+from movelist.learn.guard import (
+    CALMER,
+    FarLogProbs,
+    Guard,
+    columns_of,
+    non_finite_places,
+    refuse_beyond_reason,
+    refuse_non_finite,
+)
+from movelist.learn.loss import Loss, Targets, check_terms, imitation_loss, loss_names, ppo_loss
 from movelist.learn.model import Network
 from movelist.learn.parallel import World
 
 Array = NDArray[Any]
 TARGETS = ("old_log_prob", "advantage", "return", "old_value")  # in the order of loss.Targets
 FAR_OFF = 2.0  # deviations of the returns; nearer to 0 than this, a new network's values find their mean at once
-CALMER = "The weights were not changed by it; try a lower --lr or --max_grad_norm from the last checkpoint."
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,7 @@ class Learner:
         # Fused: one kernel for all parameters, and the only Adam that can skip a step without asking the device.
         self.optimizer = torch.optim.Adam(net.parameters(), lr=settings.lr, eps=1e-5, fused=True)
         self.returns = returns.RunningScale()
+        self.far_log_probs = FarLogProbs()
         self.loss_scale = LossScale(world.device, enabled=settings.use_amp and amp_dtype(world.device) is torch.float16)
         self.num_updates = 0
         if settings.compile == "on" and net.column_names:
@@ -119,6 +127,8 @@ class Learner:
         """Advantages and returns from what the network says of the steps."""
         episodes = rollout.episodes
         old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
+        far_N = self.far_log_probs.find(episodes, log_prob_N, imitated=self.loss is imitation_loss)
+        old_log_prob_N = np.where(far_N, log_prob_N, old_log_prob_N)
         when = f"before update {self.num_updates + 1}"
         refuse_non_finite(when, rollout, value_N, old_log_prob_N, final_value_EP)
         raw_N, usual_N, counted = self._counted(episodes)
@@ -134,6 +144,7 @@ class Learner:
         whole, error, target, reward = self.world.moments(*columns)
         if self.settings.normalize_advantage:
             advantage_N = returns.normalized(advantage_N, whole)
+        advantage_N = np.where(far_N, 0.0, advantage_N)  # they teach the value, not the policy
         targets = dict(zip(TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
         metrics = {
             # Where no step was paid anything, what varies in the returns are the network's own values.
@@ -142,6 +153,8 @@ class Learner:
             else 0.0,
             "losses/return_scale": scale,
         }
+        if num_far := self.world.gather([far_N.sum()]).sum():
+            metrics["data/far_log_probs"] = float(num_far)
         outlier = None if usual_N is raw_N else float(raw_N[np.argmax(np.abs(raw_N - usual_N))])
         narrow = {name: column.astype(np.float32) for name, column in targets.items()}
         return Prepared(rollout, narrow, metrics, counted, outlier)
@@ -165,7 +178,7 @@ class Learner:
         with span("plan"):
             epochs, targets = self._plan(prepared)
         guard = Guard(self.world.device)
-        sums = Sums((*LOSS_NAMES, "steps", "minibatches", "grad_norm"), self.world.device)
+        sums = Sums((*loss_names(self.loss), "steps", "minibatches", "grad_norm"), self.world.device)
         num_epochs = 0
         for epoch in epochs:
             kl_before = sums.vector.clone()
@@ -181,7 +194,7 @@ class Learner:
 
     def take_notices(self) -> list[str]:
         """What people should be told since the last call."""
-        notices, self.notices = self.notices, []
+        notices, self.notices = self.notices + self.far_log_probs.take_notices(), []
         if self.compiled is not None:
             notices, self.compiled.notices = notices + self.compiled.notices, []
         return notices
@@ -211,7 +224,7 @@ class Learner:
         """Values of all steps and final states, and log-probs if any was not recorded; float64, in one read."""
         episodes = rollout.episodes
         with span("forward"):
-            if np.isnan(episodes.log_prob_N).any():
+            if self.far_log_probs.wanted(episodes):
                 value_N, *log_prob_N = self._values_and_log_probs(rollout)
             else:
                 value_N, log_prob_N = self._values(rollout.state_NS), []
@@ -239,10 +252,13 @@ class Learner:
 
     def _values_and_log_probs(self, rollout: Rollout) -> tuple[torch.Tensor, torch.Tensor]:
         """Values, and log-probs of the chosen actions, under the present weights: [N] each, in one pass."""
-        batches, _ = plan_batches(rollout, evaluation_parts(rollout.count_N), {}, ordered=self.ordered)
+        # Twice those of an update, since nothing is kept for a gradient; so that what bounds one bounds both.
+        most = 2 * self.settings.max_actions_per_minibatch
+        batches, _ = plan_batches(rollout, evaluation_parts(rollout.count_N, most), {}, ordered=self.ordered)
         values, log_probs = [], []
         for batch in batches:
-            score_A, value_B = self._forward(rollout, batch)
+            with explain_out_of_memory(batch.segments.num_steps, batch.segments.num_actions):
+                score_A, value_B = self._forward(rollout, batch)
             values.append(value_B)
             log_probs.append(ragged.log_softmax(score_A, batch.segments).index_select(0, batch.chosen_B))
         return torch.cat(values), torch.cat(log_probs)
@@ -369,7 +385,9 @@ class Learner:
                 losses.append(self._backward(rollout, targets, batch, minibatch.num_steps))
         with span("optimiser"):
             zero = torch.zeros((), device=self.world.device)
-            total = {name: sum((terms[name].detach() for terms in losses), zero.clone()) for name in LOSS_NAMES}
+            total = {
+                name: sum((terms[name].detach() for terms in losses), zero.clone()) for name in loss_names(self.loss)
+            }
             # From here on all processes have the same numbers, so whatever is decided by them is decided by all.
             self.world.sum_gradients(self.net, *total.values())
             self.loss_scale.unscale([p.grad for p in self.net.parameters() if p.grad is not None])
@@ -397,6 +415,7 @@ class Learner:
             score_A, value_B = self._forward(rollout, batch)
         with span("loss"):
             terms = self.loss(score_A, value_B, batch.segments, batch.chosen_B, picked, self.settings)
+        check_terms(terms, loss_names(self.loss))
         with span("backward"):
             (terms["loss"] * scale).backward()
         return terms
@@ -426,7 +445,7 @@ class Learner:
             raise self._bad_number(prepared, targets, minibatches[number], number)
         self.num_updates += 1
         steps = max(1.0, total["steps"])
-        metrics = {f"losses/{name}": total[name] / steps for name in LOSS_NAMES}
+        metrics = {f"losses/{name}": total[name] / steps for name in loss_names(self.loss)}
         metrics["losses/grad_norm"] = total["grad_norm"] / max(1.0, total["minibatches"])
         metrics["charts/learning_rate"] = float(self.optimizer.param_groups[0]["lr"])
         metrics["perf/minibatches"] = total["minibatches"]
@@ -466,11 +485,11 @@ class Learner:
         for batch in minibatch.batches:
             with torch.no_grad():
                 score_A, value_B = self._forward(prepared.rollout, batch)
-            for what, step, got in non_finite_places(
+            for what, step, got, do in non_finite_places(
                 prepared.rollout, batch, score_A, value_B, prepared.targets["old_log_prob"]
             ):
                 place = f"{where}, {prepared.rollout.episodes.place(step)}"
-                return NonFiniteError(f"{what} is not a finite number", got=got, where=place, do=CALMER)
+                return NonFiniteError(f"{what} is not a finite number", got=got, where=place, do=do)
             self._backward(prepared.rollout, targets, batch, minibatch.num_steps)
         for name, parameter in self.net.named_parameters():
             if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):

@@ -1,13 +1,25 @@
-"""The PPO loss on flat scores: policy, value and entropy, as sums over the steps of a batch."""
+"""The PPO loss on flat scores: policy, value and entropy, as sums over the steps of a batch.
+
+A loss is a function of the form `Loss`, made of the small ones below. One with further numbers to log names all that it
+returns in an attribute:
+
+    def my_loss(score_A, value_B, segments, chosen_B, targets, settings):
+        terms = ppo_loss(score_A, value_B, segments, chosen_B, targets, settings)
+        penalty = score_A.square().sum()
+        return {**terms, "loss": terms["loss"] + 1e-4 * penalty, "penalty": penalty}
+
+    my_loss.names = (*LOSS_NAMES, "penalty")
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from movelist.core import ragged
+from movelist.core.errors import SettingsError
 from movelist.core.ragged import Segments
 from movelist.core.settings import UpdateSettings
 
@@ -30,6 +42,10 @@ class Targets:
 
 
 LOSS_NAMES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+TAKEN_NAMES = frozenset({"steps", "minibatches", "grad_norm", "first_bad", "skipped"})  # summed beside a loss's own
+# Probabilities e^20 = 5e8 times apart are no step of learning; e^89 would be infinite in float32.
+LARGEST_LOG_RATIO = 20.0
+DUAL_CLIP = 3.0  # c of Ye et al.
 
 
 Loss = Callable[[torch.Tensor, torch.Tensor, Segments, torch.Tensor, Targets, UpdateSettings], dict[str, torch.Tensor]]
@@ -63,18 +79,22 @@ def ppo_loss(
 
     Source: Schulman et al. 2017, arXiv 1707.06347, eq. 7 and 9; approx_kl: http://joschu.net/blog/kl-approx.html.
     """
-    log_prob_A = ragged.log_softmax(score_A, segments)
-    log_ratio_B = log_prob_A.index_select(0, chosen_B) - targets.old_log_prob_B
-    ratio_B = log_ratio_B.exp()
-    clipped_B = ratio_B.clamp(1 - settings.clip_range, 1 + settings.clip_range)
-    policy = -torch.minimum(ratio_B * targets.advantage_B, clipped_B * targets.advantage_B).sum()
-    value = _value_loss(value_B, targets, settings.clip_range_vf)
-    entropy = ragged.entropy(log_prob_A, segments).sum()
-    with torch.no_grad():
-        approx_kl = (ratio_B - 1 - log_ratio_B).sum()
-        clip_fraction = ((ratio_B - 1).abs() > settings.clip_range).float().sum()
-    loss = policy + settings.vf_coef * value - settings.ent_coef * entropy
-    return dict(zip(LOSS_NAMES, (loss, policy, value, entropy, approx_kl, clip_fraction), strict=True))
+    return _ppo_loss(score_A, value_B, segments, chosen_B, targets, settings, None)
+
+
+def recorded_ppo_loss(
+    score_A: torch.Tensor,
+    value_B: torch.Tensor,
+    segments: Segments,
+    chosen_B: torch.Tensor,
+    targets: Targets,
+    settings: UpdateSettings,
+) -> dict[str, torch.Tensor]:
+    """`ppo_loss` with dual clipping, for recorded games: their policy may be far from the present one.
+
+    Arguments and results as in `ppo_loss`, and the same numbers where no ratio is above DUAL_CLIP.
+    """
+    return _ppo_loss(score_A, value_B, segments, chosen_B, targets, settings, DUAL_CLIP)
 
 
 def imitation_loss(
@@ -92,19 +112,133 @@ def imitation_loss(
     log_prob_A = ragged.log_softmax(score_A, segments)
     log_prob_B = log_prob_A.index_select(0, chosen_B)
     policy = -log_prob_B.sum()
-    value = _value_loss(value_B, targets, settings.clip_range_vf)
+    value = value_loss(value_B, targets, settings.clip_range_vf)
     with torch.no_grad():
         entropy = ragged.entropy(log_prob_A, segments).sum()
-        log_ratio_B = log_prob_B - targets.old_log_prob_B
-        approx_kl = (log_ratio_B.exp() - 1 - log_ratio_B).sum()
+        kl = approx_kl(log_ratio(log_prob_B, targets.old_log_prob_B))
     loss = policy + settings.vf_coef * value
-    return dict(zip(LOSS_NAMES, (loss, policy, value, entropy, approx_kl, torch.zeros_like(entropy)), strict=True))
+    return named_terms(loss, policy, value, entropy, kl, torch.zeros_like(entropy))
 
 
-def _value_loss(value_B: torch.Tensor, targets: Targets, clip_range: float | None) -> torch.Tensor:
+# ---------------------------------------------------------------------- what losses are made of
+
+
+def log_ratio(log_prob_B: torch.Tensor, old_log_prob_B: torch.Tensor) -> torch.Tensor:
+    """Logarithm of how much likelier the chosen actions became, [B], at most LARGEST_LOG_RATIO.
+
+    Above that there is no gradient: one absurd `old_log_prob_B` must not own, or make infinite, that of a minibatch.
+    """
+    return (log_prob_B - old_log_prob_B).clamp(max=LARGEST_LOG_RATIO)
+
+
+def policy_loss(
+    ratio_B: torch.Tensor, advantage_B: torch.Tensor, clip_range: float, dual_clip: float | None = None
+) -> torch.Tensor:
+    """PPO's clipped policy loss, summed over the steps.
+
+    Args:
+        ratio_B: [B], the chosen actions' present probabilities divided by the old ones.
+        advantage_B: [B].
+        clip_range: A ratio further than this from 1 gains nothing more.
+        dual_clip: A step with a negative advantage loses at most this many times it; None knows no limit.
+
+    Source: Schulman et al. 2017, arXiv 1707.06347, eq. 7; dual clip: Ye et al. 2020, arXiv 1912.09729, eq. 5.
+    """
+    clipped_B = ratio_B.clamp(1 - clip_range, 1 + clip_range)
+    gain_B = torch.minimum(ratio_B * advantage_B, clipped_B * advantage_B)
+    if dual_clip is not None:
+        # Not maximum(), which shares the gradient out where both are equal.
+        gain_B = torch.where((advantage_B < 0) & (ratio_B > dual_clip), dual_clip * advantage_B, gain_B)
+    return -gain_B.sum()
+
+
+def value_loss(value_B: torch.Tensor, targets: Targets, clip_range: float | None) -> torch.Tensor:
+    """Half the squared error of the values, summed over the steps; `clip_range` holds them near the old ones.
+
+    Source: clipping as in OpenAI's baselines, ppo2.
+    """
     error_B = (value_B - targets.return_B).square()
     if clip_range is not None:
         # The worse of the free and the clipped prediction, so that clipping never makes a step look better.
         moved_B = targets.old_value_B + (value_B - targets.old_value_B).clamp(-clip_range, clip_range)
         error_B = torch.maximum(error_B, (moved_B - targets.return_B).square())
     return 0.5 * error_B.sum()
+
+
+def approx_kl(log_ratio_B: torch.Tensor) -> torch.Tensor:
+    """An estimate of the KL divergence of the old policy from the present one, `ratio - 1 - log ratio`, summed.
+
+    Source: http://joschu.net/blog/kl-approx.html.
+    """
+    return (log_ratio_B.exp() - 1 - log_ratio_B).sum()
+
+
+def clip_fraction(ratio_B: torch.Tensor, clip_range: float) -> torch.Tensor:
+    """How many ratios are further than `clip_range` from 1."""
+    return ((ratio_B - 1).abs() > clip_range).float().sum()
+
+
+def named_terms(
+    loss: torch.Tensor,
+    policy: torch.Tensor,
+    value: torch.Tensor,
+    entropy: torch.Tensor,
+    kl: torch.Tensor,
+    clipped: torch.Tensor,
+) -> dict[str, torch.Tensor]:
+    """What a loss returns: its terms by LOSS_NAMES, all sums over the steps of the batch."""
+    return dict(zip(LOSS_NAMES, (loss, policy, value, entropy, kl, clipped), strict=True))
+
+
+def loss_names(loss: Loss) -> tuple[str, ...]:
+    """What a loss returns: its attribute `names`, or LOSS_NAMES if it has none.
+
+    Raises:
+        SettingsError: One of LOSS_NAMES is missing, a name stands twice, or the trainer has a number of that name.
+    """
+    names: tuple[str, ...] = tuple(getattr(loss, "names", LOSS_NAMES))
+    if not set(LOSS_NAMES) <= set(names) or len(set(names)) < len(names) or TAKEN_NAMES & set(names):
+        raise SettingsError(
+            "the loss's `names` cannot be logged",
+            got=", ".join(names),
+            expected=f"{', '.join(LOSS_NAMES)} and other names, none twice, none of {', '.join(sorted(TAKEN_NAMES))}",
+        )
+    # "loss" first: the compiled graph's first output is what the gradient is taken of.
+    return (*LOSS_NAMES, *(name for name in names if name not in LOSS_NAMES))
+
+
+def check_terms(terms: Mapping[str, torch.Tensor], names: tuple[str, ...]) -> None:
+    """Hold what a loss returned against what it said it would.
+
+    Raises:
+        SettingsError: The names differ.
+    """
+    if set(terms) != set(names):
+        raise SettingsError(
+            "the loss returned other terms than it names",
+            got=", ".join(terms),
+            expected=", ".join(names),
+            do="List all that it returns in its attribute `names`.",
+        )
+
+
+def _ppo_loss(
+    score_A: torch.Tensor,
+    value_B: torch.Tensor,
+    segments: Segments,
+    chosen_B: torch.Tensor,
+    targets: Targets,
+    settings: UpdateSettings,
+    dual_clip: float | None,
+) -> dict[str, torch.Tensor]:
+    log_prob_A = ragged.log_softmax(score_A, segments)
+    log_ratio_B = log_ratio(log_prob_A.index_select(0, chosen_B), targets.old_log_prob_B)
+    ratio_B = log_ratio_B.exp()
+    policy = policy_loss(ratio_B, targets.advantage_B, settings.clip_range, dual_clip)
+    value = value_loss(value_B, targets, settings.clip_range_vf)
+    entropy = ragged.entropy(log_prob_A, segments).sum()
+    with torch.no_grad():
+        kl = approx_kl(log_ratio_B)
+        clipped = clip_fraction(ratio_B, settings.clip_range)
+    loss = policy + settings.vf_coef * value - settings.ent_coef * entropy
+    return named_terms(loss, policy, value, entropy, kl, clipped)

@@ -139,7 +139,7 @@ class Network(nn.Module):
 
     @property
     def value_bias(self) -> nn.Parameter | None:
-        """What is added to every value, [1], so that values can begin at the mean of the returns; None if nothing is."""
+        """What is added to every value, [1], so that they can begin at the mean of the returns; None for none."""
         return None
 
     def flops(self, num_steps: int, num_actions: int, num_unique: int, *, backward: bool = True) -> int:
@@ -254,7 +254,7 @@ class PolicyValueNet(Network):
             log_prob_B of the chosen actions, entropy_B, value_B; all with gradient.
 
         Raises:
-            DataError: Sizes disagree.
+            DataError: Sizes disagree, or a chosen index is outside its list.
 
         Example:
             >>> net = PolicyValueNet(ModelShape(state_size=4, hidden_dim=8))
@@ -269,6 +269,15 @@ class PolicyValueNet(Network):
             raise DataError("states, lists and choices differ in number", got=sizes, expected=segments.num_steps)
         if len(action_id_A) != segments.num_actions:
             raise DataError("list lengths disagree with the ids", got=len(action_id_A), expected=segments.num_actions)
+        outside_B = (chosen_B < 0) | (chosen_B >= segments.offsets.diff())
+        if bool(outside_B.any()):  # WAIT: else another step's action would be taken for the chosen one
+            step = int(outside_B.nonzero()[0])  # WAIT: only for the error
+            raise DataError(
+                "the chosen index is outside the list",
+                got=int(chosen_B[step]),
+                expected=f"0 to {int(segments.offsets.diff()[step]) - 1}",
+                where=f"step {step} of the batch",
+            )
         # WAIT: `unique` asks the device for a size; the trainer plans it on the host instead (learn/batch.py).
         action_id_U, unique_A = torch.unique(action_id_A, return_inverse=True)
         score_A, value_B = self(state_BS, self.encode_ids(action_id_U), segments.step_A, unique_A)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 # 1,024 rows of width 512 make 2 MB: small enough for the caches, large enough that two cores are worth their meeting
 # after each operation; docs/LOG.md has the times. A GPU has other caches and pays for each launch.
@@ -71,6 +72,7 @@ class _PairScore(torch.autograd.Function):
         return score_A
 
     @staticmethod
+    @once_differentiable  # a gradient of the gradient is refused in words
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         state_BH, action_UH, weight_H, step_A, unique_A = ctx.saved_tensors
         (grad_A,) = grads

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from torch.autograd.function import once_differentiable
 
 from movelist.learn.batch import PairOrder
 
@@ -147,6 +148,7 @@ def _remember(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) 
     ctx.save_for_backward(*inputs)
 
 
+@once_differentiable  # a gradient of the gradient is refused in words
 def _backward(ctx: Any, grad_A: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     return (*_gradients(grad_A, *ctx.saved_tensors), None, None, None, None, None)
 

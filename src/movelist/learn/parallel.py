@@ -36,6 +36,13 @@ PATIENCE = timedelta(minutes=30)
 FAREWELL_SECONDS = 10.0  # in which the others fetch the reason, and rank 0 says it
 NOBODY = -1  # in place of the rank that failed, where one ended without a word
 INTERRUPTED = 130  # the exit code of Ctrl-C
+GLOO_SIGNS = (
+    "gloo/transport",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Timed out waiting",
+)
 LAUNCHED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -206,13 +213,27 @@ def _heard() -> Iterator[None]:
     """Turn a line that went dead into the error that says so."""
     try:
         yield
-    except RuntimeError as error:  # all that torch.distributed raises
+    except RuntimeError as error:
+        if not _is_dead_line(error):
+            raise
         raise ProcessError(
             "another process of this training ended without a word, or did not answer",
             where=str(error).split("\n")[0][:200],
             do="The system may have killed it for its memory; the launcher says which one. Go on from the last "
             "checkpoint.",
         ) from None
+
+
+def _is_dead_line(error: RuntimeError) -> bool:
+    """Whether this is how gloo, nccl or the launcher's store say that nobody answers.
+
+    nccl and the store have errors of their own; gloo raises a plain RuntimeError that begins with the place in its
+    source, or says that its time is up. A group that is gone has been hung up by the one that failed.
+    """
+    if isinstance(error, torch.distributed.DistError):
+        return True
+    text = str(error)
+    return type(error) is RuntimeError and any(sign in text for sign in GLOO_SIGNS)
 
 
 def _farewell(error: BaseException, store: Any, world: World) -> BaseException:

@@ -84,7 +84,9 @@ def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
     return lines
 
 
-def describe_update(settings: UpdateSettings, episodes: Episodes, totals: Totals) -> list[str]:
+def describe_update(
+    settings: UpdateSettings, episodes: Episodes, totals: Totals, *, encoder: str = "bits"
+) -> list[str]:
     """What the settings mean for this game, once the first episodes are there, and what looks too small."""
     minibatch = settings.batch_size * settings.gradient_accumulation_steps * totals.processes
     num_minibatches = -(-totals.steps // minibatch)
@@ -92,7 +94,7 @@ def describe_update(settings: UpdateSettings, episodes: Episodes, totals: Totals
         f"An update: {totals.episodes:,} episodes = about {totals.steps:,} steps with {totals.actions:,} "
         f"legal actions = {num_minibatches:,} minibatches of up to {minibatch:,} steps x "
         f"{settings.epochs_per_update} epochs. It keeps about "
-        f"{max(1, rollout_bytes(episodes, settings.epochs_per_update) >> 20):,} MB on the device."
+        f"{max(1, rollout_bytes(episodes, settings.epochs_per_update, encoder=encoder) >> 20):,} MB on the device."
     ]
     raise_it = totals.episodes >= settings.update_frequency  # else it is time or data that bound them
     if totals.episodes < 32 and raise_it:

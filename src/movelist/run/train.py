@@ -159,7 +159,9 @@ def one_update(training: Training, log: Log) -> Update | None:
         metrics |= training.pace(totals, collect_seconds=collected - started, learn_seconds=ended - collected)
         log.say_all(training.learner.take_notices())
         if training.counters.episodes == totals.episodes:
-            log.say_all(describe_update(training.settings.update, episodes, totals))
+            log.say_all(
+                describe_update(training.settings.update, episodes, totals, encoder=training.shape.action_encoder)
+            )
         metrics |= training.quick_match()
         last = training.progress >= 1.0 or bool(training.stop)
         log.update(training.counters.steps, metrics, progress=training.progress, last=last)

@@ -17,9 +17,9 @@ from movelist.core.settings import TrainSettings
 from movelist.data.episode import Episodes, Source, concatenate
 from movelist.games.game import Game, game_name
 from movelist.games.openspiel import OpenSpielGame
-from movelist.learn.device import choose_device, set_up
+from movelist.learn.device import choose_device, explain_too_wide, set_up
 from movelist.learn.learner import Learner, Prepared
-from movelist.learn.loss import imitation_loss, ppo_loss
+from movelist.learn.loss import imitation_loss, ppo_loss, recorded_ppo_loss
 from movelist.learn.model import Network, make_net
 from movelist.learn.parallel import World
 from movelist.measure.live import Live
@@ -52,8 +52,9 @@ def first_net(settings: TrainSettings, game: Game, world: World, parts: Parts) -
     """
     set_up(world.device, settings.run.num_threads)
     torch.manual_seed(settings.run.seed)
-    net = make_net(model_shape(settings, game), state_encoder=parts.state_encoder, network=parts.net)
-    return net.to(world.device)
+    with explain_too_wide(settings.model.hidden_dim):
+        net = make_net(model_shape(settings, game), state_encoder=parts.state_encoder, network=parts.net)
+        return net.to(world.device)
 
 
 class Training:
@@ -89,7 +90,8 @@ class Training:
         self.world = world or World(choose_device(settings.run.device))
         self.net = first_net(settings, game, self.world, self.parts) if net is None else net
         self.shape = shape_of(self.net, settings)
-        loss = self.parts.loss or (imitation_loss if settings.recorded.imitate else ppo_loss)
+        recorded_loss = imitation_loss if settings.recorded.imitate else recorded_ppo_loss
+        loss = self.parts.loss or (recorded_loss if settings.recorded.data else ppo_loss)
         make_learner = self.parts.learner or Learner
         self.learner = make_learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss)
         if (start := check_start(settings, game, self.shape)) is not None:
