@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from movelist.core.errors import MovelistError
     from movelist.core.ragged import Segments
     from movelist.core.settings import TrainSettings
+    from movelist.data.column import Column
     from movelist.data.episode import Episodes, Source
     from movelist.games.catalog import make_game
     from movelist.games.game import Game, State, check_game
@@ -31,6 +32,7 @@ _HOME = {
     "MovelistError": "core.errors",
     "Segments": "core.ragged",
     "TrainSettings": "core.settings",
+    "Column": "data.column",
     "Episodes": "data.episode",
     "Source": "data.episode",
     "Game": "games.game",
@@ -51,6 +53,7 @@ _HOME = {
     "train": "run.api",
 }
 __all__ = [
+    "Column",
     "Episodes",
     "Game",
     "ModelShape",

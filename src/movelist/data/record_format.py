@@ -26,7 +26,6 @@ FORMAT = "movelist/1"
 DTYPES: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.float16, "uint8": np.uint8}
 CONTROLLERS = {"policy": POLICY, "human": HUMAN, "other": OTHER}
 CONTROLLER_NAMES = {number: name for name, number in CONTROLLERS.items()}
-NOT_USED_YET = ("critic_state", "action_features")  # read, checked and kept in recordings; training ignores them
 
 Array = NDArray[Any]
 

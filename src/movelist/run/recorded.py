@@ -18,7 +18,7 @@ from movelist.core.settings import TrainSettings
 from movelist.data import recordings
 from movelist.data.episode import HUMAN, OTHER, POLICY, Episodes
 from movelist.data.loader import RecordedSource, RecordingStream, State, StoreStream, Stream, first_widths
-from movelist.data.record_format import NOT_USED_YET, Widths
+from movelist.data.record_format import Widths
 from movelist.data.record_rules import Problem
 from movelist.data.store import Store, Stored, is_store
 from movelist.data.watch import WatchStream
@@ -246,9 +246,8 @@ class Recorded(Supply):
             lines.append(f"A store of {len(data.store):,} episodes with {data.store.num_steps:,} steps.")
         elif sum(file.stat().st_size for file in data.files) > 1 << 20:
             lines.append("Read as they are; made into a store first, they load many times faster: movelist convert.")
-        sizes = (data.widths.critic_size, data.widths.feature_size)
-        unused = [name for name, size in zip(NOT_USED_YET, sizes, strict=True) if size]
-        lines += [f"{' and '.join(unused)} are checked and not used yet."] if unused else []
+        further = [column.label for column in data.widths.further]
+        lines += [f"{' and '.join(further)} are checked and not used yet."] if further else []
         return [*lines, *data.notes]
 
     def look_at(self, episodes: Episodes, policy: Policy) -> None:
