@@ -65,7 +65,7 @@ def prepare(learner, games, **changes):
 
 def samples_of(games, prepared):
     """The steps with what they are trained towards, one by one."""
-    columns = zip(*(prepared.targets[name].tolist() for name in learner_module.TARGETS), strict=True)
+    columns = zip(*(prepared.targets[name].tolist() for name in learner_module.STANDARD_TARGETS), strict=True)
     return [Sample(step, *row) for step, row in zip([s for game in games for s in game], columns, strict=True)]
 
 
