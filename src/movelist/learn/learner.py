@@ -267,10 +267,9 @@ class Learner:
         A truncated game's returns are what was paid up to where it broke off.
         """
         place = (np.zeros(episodes.num_steps), episodes.player_N, episodes.episode_offsets)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused by its place
-            raw_N = returns.rollout_gae(episodes.reward_N, *place, gamma=self.settings.gamma, gae_lambda=1.0)[1]
-            usual_N = returns.without_outliers(raw_N)
-            return raw_N, usual_N, self.returns.after(*self.world.moments(usual_N))
+        raw_N = returns.rollout_gae(episodes.reward_N, *place, gamma=self.settings.gamma, gae_lambda=1.0)[1]
+        usual_N = returns.without_outliers(raw_N)
+        return raw_N, usual_N, self.returns.after(*self.world.moments(usual_N))
 
     def _divisor(self, counted: returns.RunningScale) -> float:
         """A scaled unit in the game's own."""
