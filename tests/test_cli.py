@@ -264,7 +264,13 @@ def test_a_match_and_a_benchmark_do_not_speak_of_trains_help(capsys):
         ),
         ("dou_dizhuu", "there is no such game: got 'dou_dizhuu', expected one of OpenSpiel's. Did you mean dou_dizhu?"),
         ("leduc_poker(player=3)", "OpenSpiel cannot make this game: got 'leduc_poker(player=3)', expected parameters"),
-        ("goofspiel", "this game cannot be played here, because its players move at the same time: got 'goofspiel'."),
+        ("coin_game", "this game cannot be played here, because OpenSpiel does not write its states as numbers"),
+        (
+            "petingzoo:classic/x",
+            "this names no game: got 'petingzoo:classic/x', expected as in tic_tac_toe, openspiel:",
+        ),
+        ("no_file.py:Game", "there is no such file: got no_file.py:Game ("),
+        ("rlcrad:doudizhu", "there is no module rlcrad: got rlcrad:doudizhu. Did you mean rlcard:doudizhu?"),
         ("", "there is no such game: got '', expected one of OpenSpiel's."),
     ],
 )

@@ -51,7 +51,7 @@ HOUSE: dict[str, list[str]] = {
         "loader",
         "watch",
     ],
-    "games": ["game", "columns", "dou_dizhu", "openspiel", "game_tree", "pettingzoo", "gymnasium", "catalog"],
+    "games": ["game", "columns", "dou_dizhu", "openspiel", "game_tree", "spaces", "pettingzoo", "rlcard", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
     "play": [
         *(
@@ -123,6 +123,7 @@ OPTIONAL = {
     "open_spiel",
     "pettingzoo",
     "gymnasium",
+    "rlcard",
     "ray",
     "onnx",
     "onnxruntime",

@@ -5,6 +5,7 @@
     movelist.match("runs/mine", "random")                     how strong it is, with intervals
     movelist.exploitability("runs/mine")                      how far from an equilibrium, in a small OpenSpiel game
     movelist.export("runs/mine", "policy.onnx")               a file that a game engine can run
+    movelist.play_game("runs/mine")                           play against it yourself
     movelist.check_game(MyGame())                             does a game of your own keep the rules?
 
 Names are imported when they are first used, so that `import movelist` costs nothing.
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from movelist.learn.model import ModelShape, Network, PolicyValueNet
     from movelist.play.policy import NetPolicy, Policy, RandomPolicy
     from movelist.play.selfplay import Opponents
-    from movelist.run.api import exploitability, export, load, match, train
+    from movelist.run.api import exploitability, export, load, match, play_game, train
     from movelist.run.start import Update
 
 _HOME = {
@@ -52,6 +53,7 @@ _HOME = {
     "export": "run.api",
     "load": "run.api",
     "match": "run.api",
+    "play_game": "run.api",
     "train": "run.api",
 }
 __all__ = [
@@ -77,6 +79,7 @@ __all__ = [
     "load",
     "make_game",
     "match",
+    "play_game",
     "train",
 ]
 

@@ -36,7 +36,7 @@ class Match(MatchSettings):
     """"random", or another run folder, checkpoint or exported file of the same game."""
 
     game: str | None = None
-    """The game; None takes the one that the policy was trained on. Another game is refused."""
+    """The game, named as in train; None takes the one that the policy was trained on. Another game is refused."""
 
     exploitability: bool = False
     """In place of games: what a best response of each seat gains on the policy, which draws by its probabilities.

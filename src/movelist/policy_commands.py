@@ -9,8 +9,6 @@ from typing import Literal
 
 import tyro
 
-from movelist.core.errors import SettingsError
-
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
@@ -45,7 +43,7 @@ class Play:
     """A run folder, a checkpoint, or an exported file (.onnx, .safetensors)."""
 
     game: str | None = None
-    """The game; None takes the one that the policy was trained on. Another game is refused."""
+    """The game, named as in train; None takes the one that the policy was trained on. Another game is refused."""
 
     seat: int = 0
     """Your seat; the bot has all others."""
@@ -76,20 +74,15 @@ def _export(command: Export) -> int:
 
 
 def _play(command: Play) -> int:
-    import secrets
+    from movelist.run.api import play_game
 
-    from movelist.games.catalog import make_game
-    from movelist.play.terminal import play_game
-    from movelist.run.api import load_player
-
-    asked = None if command.game is None else make_game(command.game)
-    bot, game = load_player(command.policy, asked, greedy=command.greedy)
-    if not 0 <= command.seat < game.num_players:
-        raise SettingsError(
-            "there is no such seat", got=f"--seat {command.seat}", expected=f"0 to {game.num_players - 1}"
-        )
-    if command.seed is not None and not 0 <= command.seed < 1 << 63:
-        raise SettingsError("--seed cannot be used", got=command.seed, expected="0 to 2^63 - 1")
-    seed = secrets.randbits(31) if command.seed is None else command.seed
-    play_game(bot, game, seat=command.seat, seed=seed, ask=input, say=print)
+    play_game(
+        command.policy,
+        command.game,
+        seat=command.seat,
+        seed=command.seed,
+        greedy=command.greedy,
+        ask=input,
+        say=print,
+    )
     return 0

@@ -71,6 +71,31 @@ def name_of(thing: object) -> str | None:
     return f"{module}:{attribute}"
 
 
+def with_whole_path(name: str) -> str:
+    """The same name from any folder: a file's path from the root; a module's name stays as it is.
+
+    Raises:
+        SettingsError: The text can name nothing.
+    """
+    place, _, _ = _parse(name)
+    return str(Path(place).resolve()) + name[len(place) :] if place.endswith(".py") else name
+
+
+def files_in(pickled: bytes) -> list[str]:
+    """The files that a pickle needs of those that `find` imported: another process imports them before it unpickles."""
+    files = [(name, module) for name, module in list(sys.modules.items()) if name.startswith(_FILES)]
+    return [str(module.__file__) for name, module in files if name.encode() in pickled]
+
+
+def import_file(path: str) -> None:
+    """Import what another process's `files_in` named.
+
+    Raises:
+        SettingsError: The file is not there, or it raised while it was imported.
+    """
+    _file(path, path)
+
+
 _FILES = "movelist_file_"
 T = TypeVar("T")
 

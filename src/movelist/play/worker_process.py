@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from movelist.core.by_name import import_file
 from movelist.core.errors import MovelistError
 from movelist.core.settings import PlaySettings
 from movelist.data.column import Column
@@ -225,7 +226,10 @@ def serve(connection: Connection, packed_game: bytes, settings: PlaySettings) ->
     # The other end closes: the main process needs no more games, or is gone.
     with contextlib.suppress(EOFError, ConnectionError):
         try:
-            game = pickle.loads(packed_game)
+            files, packed = pickle.loads(packed_game)
+            for file in files:
+                import_file(file)
+            game = pickle.loads(packed)
         except Exception as error:
             connection.send(_failure(error, NOBODY))
             return

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from movelist.core.by_name import files_in
 from movelist.core.errors import GameError, MovelistError, SettingsError, WorkerError
 from movelist.core.metrics import span
 from movelist.core.patience import Patience
@@ -167,7 +168,8 @@ def check_workers(game: Game, num_workers: int) -> None:
 
 def _pack(game: Game) -> bytes:
     try:
-        return pickle.dumps(game)
+        packed = pickle.dumps(game)
+        return pickle.dumps((files_in(packed), packed))
     except Exception as error:  # whatever a game's own pickling raises
         raise GameError(
             "this game cannot be sent to a worker process",

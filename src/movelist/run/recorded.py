@@ -22,8 +22,9 @@ from movelist.data.record_format import Widths
 from movelist.data.record_rules import Problem
 from movelist.data.store import Store, Stored, is_store
 from movelist.data.watch import WatchStream
-from movelist.games.catalog import make_game
-from movelist.games.game import Game, game_name, state_size
+from movelist.games.catalog import from_anywhere, is_known, is_own, library_of, make_game, make_known
+from movelist.games.game import Game, check_game, game_name, state_size
+from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, Policy, Turns
 from movelist.play.survey import Incoming
@@ -94,21 +95,41 @@ def open_data(
         SettingsError: The data are of another game, or settings do not go together.
     """
     if not settings.recorded.data:
-        name = "dou_dizhu" if settings.game is None else settings.game
-        game = game or make_game(name)
         run = replace(settings.run, total_steps=settings.run.step_goal)
-        return replace(settings, game=game_name(game) if settings.game is None else name, run=run), game, None
+        if game is None:
+            name = "dou_dizhu" if settings.game is None else settings.game
+            game, name = _made(name, settings.play.max_turns), from_anywhere(name)
+        else:  # the settings may say where its class stands, so that commands find it
+            name = settings.game if settings.game and is_own(settings.game) else game_name(game)
+        return replace(settings, game=name, run=run), game, None
     data = _open(settings, say, world or World(torch.device("cpu")))
-    if settings.game is not None and settings.game != data.widths.game:
-        raise SettingsError("the data are of another game", got=data.widths.game, expected=settings.game,
-                            do="Leave out --game, or give its own recordings.")  # fmt: skip
+    name = data.widths.game if settings.game is None else from_anywhere(settings.game)
+    if name != data.widths.game:
+        if game is None and is_known(name):
+            game = _made(str(settings.game), settings.play.max_turns)
+        if game is None or game_name(game) != data.widths.game:
+            expected = settings.game if game is None else game_name(game)
+            raise SettingsError("the data are of another game", got=data.widths.game, expected=expected,
+                                do="Leave out --game, or give its own recordings.")  # fmt: skip
     game, note = game_of(data.widths, game)
     run = settings.run
     if run.total_steps == "auto":
         run = replace(run, total_steps=None)
     if note:
         run = replace(run, eval_games=0)
-    return replace(settings, game=data.widths.game, run=run), game, replace(data, notes=(note,) if note else ())
+    return replace(settings, game=name, run=run), game, replace(data, notes=(note,) if note else ())
+
+
+def _made(name: str, max_turns: int) -> Game:
+    """The game of a name; one that comes from outside is seen to keep its promises before it is trained on.
+
+    Raises:
+        MovelistError: There is none, or it breaks a promise.
+    """
+    game = make_game(name)
+    if not isinstance(game, OpenSpielGame):
+        check_game(game, num_games=1, max_turns=max_turns, cut_off=True)
+    return game
 
 
 def _open(settings: TrainSettings, say: Callable[[str], None], world: World) -> OpenData:
@@ -164,9 +185,9 @@ def game_of(widths: Widths, game: Game | None = None) -> tuple[Game, str]:
     """The game to play matches of, and why there is none."""
     recorded = RecordedGame(widths.game, widths.num_players, widths.state_size)
     try:
-        played = game or make_game(widths.game)
+        played = game or make_known(widths.game)
     except MissingExtraError:
-        return recorded, "OpenSpiel is not installed, so there is no match at the end."
+        return recorded, f"{library_of(widths.game)} is not installed, so there is no match at the end."
     except GameError:
         return recorded, f"{widths.game} cannot be played here, so there is no match at the end."
     if (played.num_players, state_size(played)) != (widths.num_players, widths.state_size):

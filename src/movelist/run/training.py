@@ -15,6 +15,7 @@ import torch
 from movelist.core.errors import GameError, NonFiniteError, SaveError
 from movelist.core.settings import TrainSettings
 from movelist.data.episode import Episodes, Source, concatenate
+from movelist.games.catalog import is_known
 from movelist.games.game import Game, game_name
 from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.device import choose_device, explain_too_wide, set_up
@@ -146,7 +147,7 @@ class Training:
     def write_settings(self) -> None:
         """Write the resolved settings, once nothing refused them."""
         resolved = self.settings.to_flat()
-        resolved |= {"game": self.game_name, "out": str(self.folder.path), "resume": None}
+        resolved |= {"out": str(self.folder.path), "resume": None}
         self.folder.write_json("settings.json", resolved)
 
     @contextmanager
@@ -162,9 +163,9 @@ class Training:
                 self.live = None
 
     @property
-    def is_openspiel(self) -> bool:
-        """Whether the game has a name that the command line knows."""
-        return isinstance(self.game, OpenSpielGame)
+    def is_named(self) -> bool:
+        """Whether the game can be played here by its name in the settings, as commands do."""
+        return isinstance(self.game, OpenSpielGame) or is_known(str(self.settings.game))
 
     @property
     def progress(self) -> float:
@@ -381,8 +382,8 @@ class Training:
         return f"The last good checkpoint is {quoted(self.saved.file)}."
 
     def _state(self, counters: Counters) -> dict[str, Any]:
-        return {"num_players": self.game.num_players} | checkpoint.pack(
-            settings=self.settings.to_flat() | {"game": self.game_name},
+        return {"num_players": self.game.num_players, "game_name": self.game_name} | checkpoint.pack(
+            settings=self.settings.to_flat(),
             shape=self.shape,
             learner=self.learner.state_dict(),
             source=self.source.state_dict(),
