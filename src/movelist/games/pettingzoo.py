@@ -19,7 +19,7 @@ from movelist.core.errors import GameError, MissingExtraError, MovelistError
 from movelist.games.game import code_failed
 from movelist.games.spaces import MASK, filled, flat_size, flatten, with_seat
 
-SEEDS = 2**32  # NumPy's older generator, which environments use, takes no larger seed
+SEEDS = 2**31  # NumPy's older generator takes 32 bits, and the OpenSpiel below hanabi a signed integer of 32
 
 _NAME = re.compile(r"(?P<place>[a-z]\w*(?:/[a-z]\w*)+)(?P<keywords>\(.*\))?", re.DOTALL)
 
@@ -81,7 +81,7 @@ class PettingZooGame:
         return PettingZooGame, (self._given,)
 
     def new_state(self, seed: int) -> PettingZooState:
-        """Start a game; its chance is what the environment draws from `reset(seed=seed % 2**32)`."""
+        """Start a game; its chance is what the environment draws from `reset(seed=seed % 2**31)`."""
         return PettingZooState(self, seed)
 
     def _new_env(self) -> Any:
