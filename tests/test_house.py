@@ -51,7 +51,7 @@ HOUSE: dict[str, list[str]] = {
         "loader",
         "watch",
     ],
-    "games": ["game", "columns", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
+    "games": ["game", "columns", "dou_dizhu", "openspiel", "game_tree", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
     "play": [
         *(
@@ -65,6 +65,7 @@ HOUSE: dict[str, list[str]] = {
             "selfplay",
             "cluster",
             "arena",
+            "exploitability",
             "survey",
         ),
         *("policy_info", "weights_file", "onnx_graph", "exported", "export", "terminal", "server"),

@@ -3,6 +3,7 @@
     movelist.train(game="dou_dizhu", total_steps=500_000)     train; the settings of `movelist train --help`
     movelist.load("runs/mine")                                a policy that plays: policy.act(state, legal_actions)
     movelist.match("runs/mine", "random")                     how strong it is, with intervals
+    movelist.exploitability("runs/mine")                      how far from an equilibrium, in a small OpenSpiel game
     movelist.export("runs/mine", "policy.onnx")               a file that a game engine can run
     movelist.check_game(MyGame())                             does a game of your own keep the rules?
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from movelist.learn.model import ModelShape, Network, PolicyValueNet
     from movelist.play.policy import NetPolicy, Policy, RandomPolicy
     from movelist.play.selfplay import Opponents
-    from movelist.run.api import export, load, match, train
+    from movelist.run.api import exploitability, export, load, match, train
     from movelist.run.start import Update
 
 _HOME = {
@@ -47,6 +48,7 @@ _HOME = {
     "Update": "run.start",
     "make_game": "games.catalog",
     "RandomPolicy": "play.policy",
+    "exploitability": "run.api",
     "export": "run.api",
     "load": "run.api",
     "match": "run.api",
@@ -70,6 +72,7 @@ __all__ = [
     "TrainSettings",
     "Update",
     "check_game",
+    "exploitability",
     "export",
     "load",
     "make_game",

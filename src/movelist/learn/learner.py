@@ -47,12 +47,20 @@ from movelist.learn.guard import (
     refuse_beyond_reason,
     refuse_non_finite,
 )
-from movelist.learn.loss import Loss, Targets, check_terms, imitation_loss, loss_names, ppo_loss
+from movelist.learn.loss import (
+    STANDARD_TARGETS,
+    Loss,
+    Targets,
+    check_terms,
+    imitation_loss,
+    loss_names,
+    own_targets,
+    ppo_loss,
+)
 from movelist.learn.model import Network
 from movelist.learn.parallel import World
 
 Array = NDArray[Any]
-TARGETS = ("old_log_prob", "advantage", "return", "old_value")  # in the order of loss.Targets
 FAR_OFF = 2.0  # deviations of the returns; nearer to 0 than this, a new network's values find their mean at once
 
 
@@ -145,7 +153,7 @@ class Learner:
         if self.settings.normalize_advantage:
             advantage_N = returns.normalized(advantage_N, whole)
         advantage_N = np.where(far_N, 0.0, advantage_N)  # they teach the value, not the policy
-        targets = dict(zip(TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
+        targets = dict(zip(STANDARD_TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
         metrics = {
             # Where no step was paid anything, what varies in the returns are the network's own values.
             "losses/explained_variance": returns.explained_variance(error, target)
@@ -156,6 +164,7 @@ class Learner:
         if num_far := self.world.gather([far_N.sum()]).sum():
             metrics["data/far_log_probs"] = float(num_far)
         outlier = None if usual_N is raw_N else float(raw_N[np.argmax(np.abs(raw_N - usual_N))])
+        targets |= own_targets(self.loss, episodes)
         narrow = {name: column.astype(np.float32) for name, column in targets.items()}
         return Prepared(rollout, narrow, metrics, counted, outlier)
 
@@ -269,10 +278,9 @@ class Learner:
         A truncated game's returns are what was paid up to where it broke off.
         """
         place = (np.zeros(episodes.num_steps), episodes.player_N, episodes.episode_offsets)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused by its place
-            raw_N = returns.rollout_gae(episodes.reward_N, *place, gamma=self.settings.gamma, gae_lambda=1.0)[1]
-            usual_N = returns.without_outliers(raw_N)
-            return raw_N, usual_N, self.returns.after(*self.world.moments(usual_N))
+        raw_N = returns.rollout_gae(episodes.reward_N, *place, gamma=self.settings.gamma, gae_lambda=1.0)[1]
+        usual_N = returns.without_outliers(raw_N)
+        return raw_N, usual_N, self.returns.after(*self.world.moments(usual_N))
 
     def _divisor(self, counted: returns.RunningScale) -> float:
         """A scaled unit in the game's own."""
@@ -405,7 +413,8 @@ class Learner:
     ) -> dict[str, torch.Tensor]:
         """Add a batch's share of the minibatch's gradient; the sums of its loss terms."""
         with span("loss"):
-            picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
+            own = {name: column.index_select(0, batch.step_B) for name, column in targets.items()}
+            picked = Targets(*(own.pop(name) for name in STANDARD_TARGETS), more=own)
         scale = self.loss_scale.scale / num_steps
         if self.compiled is not None:
             compiled_terms = self.compiled.backward(*rollout.gather(batch), batch, picked, scale)

@@ -9,19 +9,29 @@ returns in an attribute:
         return {**terms, "loss": terms["loss"] + 1e-4 * penalty, "penalty": penalty}
 
     my_loss.names = (*LOSS_NAMES, "penalty")
+
+One that trains towards something else, too, has a function of the rollout's episodes as its attribute `targets`:
+
+    my_loss.targets = lambda episodes: {"length": np.diff(episodes.episode_offsets)[episodes.episode_N]}
+
+and finds the numbers of a batch's steps as `targets.more["length"]`, float32 [B].
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from movelist.core import ragged
 from movelist.core.errors import SettingsError
 from movelist.core.ragged import Segments
 from movelist.core.settings import UpdateSettings
+from movelist.data.episode import Episodes
 
 
 @dataclass(frozen=True)
@@ -33,14 +43,22 @@ class Targets:
         advantage_B: How much better it did than expected, normalised.
         return_B: The return to predict, in scaled units.
         old_value_B: The value before the update, in scaled units.
+        more: By name, what the loss asked for besides.
     """
 
     old_log_prob_B: torch.Tensor
     advantage_B: torch.Tensor
     return_B: torch.Tensor
     old_value_B: torch.Tensor
+    more: Mapping[str, torch.Tensor] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def standard(self) -> tuple[torch.Tensor, ...]:
+        """Those that every batch has, in the order above."""
+        return self.old_log_prob_B, self.advantage_B, self.return_B, self.old_value_B
 
 
+STANDARD_TARGETS = ("old_log_prob", "advantage", "return", "old_value")  # in the order of Targets
 LOSS_NAMES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 TAKEN_NAMES = frozenset({"steps", "minibatches", "grad_norm", "first_bad", "skipped"})  # summed beside a loss's own
 # Probabilities e^20 = 5e8 times apart are no step of learning; e^89 would be infinite in float32.
@@ -188,6 +206,26 @@ def named_terms(
 ) -> dict[str, torch.Tensor]:
     """What a loss returns: its terms by LOSS_NAMES, all sums over the steps of the batch."""
     return dict(zip(LOSS_NAMES, (loss, policy, value, entropy, kl, clipped), strict=True))
+
+
+def own_targets(loss: Loss, episodes: Episodes) -> dict[str, NDArray[Any]]:
+    """What a loss's attribute `targets` makes of a rollout's episodes: by name a finite number for each step, [N].
+
+    Raises:
+        SettingsError: A name is a standard target's, or there is not one finite number for each step.
+    """
+    make = getattr(loss, "targets", None)
+    made = {} if make is None else {name: np.asarray(column) for name, column in make(episodes).items()}
+    for name, column in made.items():
+        if name in STANDARD_TARGETS:
+            raise SettingsError("a loss's own target needs a name of its own", got=name)
+        if column.shape != (episodes.num_steps,) or not np.isfinite(column).all():
+            raise SettingsError(
+                f"the loss's target {name} is not a finite number for each step",
+                got=f"shape {list(column.shape)}",
+                expected=[episodes.num_steps],
+            )
+    return made
 
 
 def loss_names(loss: Loss) -> tuple[str, ...]:

@@ -117,6 +117,10 @@ class RandomPolicy:
         index_B = np.minimum((uniform_B * turns.count_B).astype(np.int64), turns.count_B - 1)
         return index_B, -np.log(turns.count_B).astype(np.float32)
 
+    def log_probs(self, turns: Turns) -> Array:
+        """Log-probabilities of all legal actions, float32 [A]."""
+        return np.repeat(-np.log(turns.count_B).astype(np.float32), turns.count_B)
+
 
 class NetPolicy:
     """A network's policy, by the weights that it has when this object is made: make a new one after each update.

@@ -1,4 +1,4 @@
-"""What Python users call: train, load, match, export."""
+"""What Python users call: train, load, match, exploitability, export."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from movelist.core.settings import MatchSettings, TrainSettings
 from movelist.data.episode import Source
 from movelist.games.catalog import make_game
 from movelist.games.game import Game, check_game, game_name, state_size
+from movelist.games.game_tree import MOST_NODES
 from movelist.learn.device import choose_device
 from movelist.learn.learner import Learner
 from movelist.learn.loss import Loss
 from movelist.learn.model import EncoderMaker, Network, NetworkMaker
 from movelist.play import arena
+from movelist.play import exploitability as exact
 from movelist.play.export import ExportReport, Profile, export_net
 from movelist.play.exported import ExportedPolicy, is_exported, load_exported
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
@@ -33,7 +35,7 @@ from movelist.run.start import Update
 from movelist.run.train import TrainResult
 from movelist.run.train import train as train_settings
 
-__all__ = ["export", "load", "match", "train"]
+__all__ = ["exploitability", "export", "load", "match", "train"]
 
 
 def train(
@@ -139,6 +141,37 @@ def match(
     if played is None:
         raise CheckpointError("a match needs to know its game", do="Give game=... .")
     return arena.match(players[0], players[1], played, num_games=num_games, seed=seed)
+
+
+def exploitability(
+    policy: exact.GivesLogProbs | Path | str, game: str | Game | None = None, *, most_nodes: int = MOST_NODES
+) -> exact.Exploitability:
+    """How much a best response gains on a policy that draws by its probabilities; exact, for small OpenSpiel games.
+
+    Args:
+        policy: A policy with `log_probs`, a run folder, a checkpoint, an exported file, or "random".
+        game: A name or a game; None takes the one that the policy was trained on.
+        most_nodes: Of the game's tree; a larger game is refused.
+
+    Returns:
+        NashConv, and each seat's value and best response.
+
+    Raises:
+        MovelistError: The game is too large or none of OpenSpiel's, or the policy cannot be used.
+
+    Example:
+        >>> import movelist
+        >>> round(movelist.exploitability("random", "kuhn_poker").nash_conv, 4)
+        0.9167
+    """
+    played = None if game is None else make_game(game)
+    if isinstance(policy, str) and policy == "random":
+        policy = RandomPolicy()
+    elif isinstance(policy, str | Path):
+        policy, played = load_player(Path(policy), played, greedy=False)
+    if played is None:
+        raise CheckpointError("exploitability needs to know its game", do="Give game=... .")
+    return exact.exploitability(policy, played, most_nodes=most_nodes)
 
 
 def load_player(path: Path, game: Game | None, *, greedy: bool) -> tuple[NetPolicy | ExportedPolicy, Game]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import shutil
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
@@ -111,7 +116,26 @@ def describe_update(
 
 
 def next_steps(training: Training, *, interrupted: bool) -> list[str]:
-    """What to type next; in Python where the command line does not know the game."""
+    """What to type next, so that it can be typed here; in Python where the command line does not know the game."""
+    return [typed(line) for line in _next_steps(training, interrupted=interrupted)]
+
+
+def typed(line: str) -> str:
+    """A line with a command as it can be typed where this program was started.
+
+    On Windows nobody activates the environment that setup.bat made, so its commands are not on the path.
+    """
+    if os.name != "nt" or shutil.which("movelist"):
+        return line
+    program = Path(sys.prefix) / "Scripts" / "movelist.exe"
+    with contextlib.suppress(ValueError):  # another drive, or another folder
+        program = program.relative_to(Path.cwd())
+    return line.replace("movelist train ", f"{quoted(program)} train ").replace(
+        "movelist match ", f"{quoted(program)} match "
+    )
+
+
+def _next_steps(training: Training, *, interrupted: bool) -> list[str]:
     run, folder, path = training.settings.run, training.folder.path, quoted(training.folder.path)
     further = {}
     if run.step_goal and training.counters.steps >= run.step_goal:
