@@ -349,10 +349,10 @@ def test_out_beside_resume_is_not_swallowed(capsys, tmp_path, odd_game):
 # --- Failures in the middle: exit code 1
 
 
-def failure(capsys, *words):
-    code = run(*words)
+def failure(capsys, *words, code=1):
+    found = run(*words)
     _, err = capsys.readouterr()
-    assert code == 1
+    assert found == code
     assert err.startswith("movelist: ")
     assert err.count("\n") == 1
     return err
@@ -367,7 +367,7 @@ def test_a_number_that_goes_bad_is_one_line(capsys, tmp_path, monkeypatch, odd_g
             return state
 
     monkeypatch.setattr(recorded, "make_game", lambda name: Sick())
-    assert "not a finite number" in failure(capsys, *odd_game, "--out", tmp_path / "run")
+    assert "an observation is not finite: got nan" in failure(capsys, *odd_game, "--out", tmp_path / "run", code=2)
 
 
 def test_a_full_disk_is_one_line(capsys, tmp_path, monkeypatch, odd_game):

@@ -12,6 +12,7 @@ from hinting import ALL, HINT, RANK, RARE, WEIGHT, WORTH, Hinting
 from movelist.core.errors import DataError, GameError, SettingsError
 from movelist.core.settings import PlaySettings, TrainSettings
 from movelist.data import recordings
+from movelist.data.arrow_columns import episode_crcs
 from movelist.data.column import Column
 from movelist.data.episode import concatenate
 from movelist.data.loader import RecordedSource, RecordingStream, StoreStream
@@ -134,6 +135,8 @@ def test_a_store_holds_those_that_it_is_to_keep(tmp_path, keep_forced):
         writer.commit()
     store = Store(tmp_path / "store")
     assert RARE not in store.widths.columns and HINT in store.widths.columns
+    shard = (tmp_path / "store" / store.shards[0].file).read_bytes()
+    assert b'"extra.hint"' in shard and b'"extra.rare"' not in shard
     source = RecordedSource(StoreStream(store, passes=1, seed=0))
     assert_told(source.collect(None, 100), without={RARE})
     source.close()
@@ -304,6 +307,17 @@ def test_a_state_that_tells_something_else_is_named(told, message):
     with pytest.raises(GameError) as caught:
         play(game=Hinting(ALL, **told))
     assert str(caught.value).startswith(message) and "game with seed" in str(caught.value)
+
+
+def test_the_checksum_of_an_episode_in_arrow_covers_them():
+    columns = columns_of(play(keep_forced=True), "hinting")
+    before = episode_crcs(columns)
+    for column, values in columns.raw.extra.items():
+        changed = values.copy()
+        changed[-1] += 1
+        raw = replace(columns.raw, extra={**columns.raw.extra, column: changed})
+        differ = [one != other for one, other in zip(episode_crcs(replace(columns, raw=raw)), before, strict=True)]
+        assert differ == [False] * (len(differ) - 1) + [True], column.name
 
 
 def test_a_stream_in_arrow_that_lacks_a_declared_column_is_refused(tmp_path):
