@@ -124,7 +124,7 @@ def test_a_folder_without_a_run_starts_one(tmp_path, out):
 def test_a_folder_with_checkpoints_but_without_settings_is_refused(run):
     (run.path / "settings.json").unlink()
     settings = TrainSettings.from_flat({"game": "odd", "out": str(run.path)})
-    assert "expected a folder with settings.json" in refusal(going_on, settings, "odd")
+    assert "expected a folder with settings.json" in refusal(going_on, settings)
 
 
 # --- The best one
