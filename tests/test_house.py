@@ -51,7 +51,18 @@ HOUSE: dict[str, list[str]] = {
         "loader",
         "watch",
     ],
-    "games": ["game", "columns", "dou_dizhu", "openspiel", "game_tree", "spaces", "pettingzoo", "rlcard", "catalog"],
+    "games": [
+        "game",
+        "check",
+        "columns",
+        "dou_dizhu",
+        "openspiel",
+        "game_tree",
+        "spaces",
+        "pettingzoo",
+        "rlcard",
+        "catalog",
+    ],
     "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
     "play": [
         *(

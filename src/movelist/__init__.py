@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from movelist.data.column import Column
     from movelist.data.episode import Episodes, Source
     from movelist.games.catalog import make_game
-    from movelist.games.game import Game, State, check_game
+    from movelist.games.check import check_game
+    from movelist.games.game import Game, State
     from movelist.learn.model import ModelShape, Network, PolicyValueNet
     from movelist.play.policy import NetPolicy, Policy, RandomPolicy
     from movelist.play.selfplay import Opponents
@@ -39,7 +40,7 @@ _HOME = {
     "Source": "data.episode",
     "Game": "games.game",
     "State": "games.game",
-    "check_game": "games.game",
+    "check_game": "games.check",
     "ModelShape": "learn.model",
     "Network": "learn.model",
     "PolicyValueNet": "learn.model",

@@ -17,7 +17,7 @@ from movelist.games.catalog import (
     names,
     own_name,
 )
-from movelist.games.game import check_game
+from movelist.games.check import check_game
 
 
 @pytest.fixture

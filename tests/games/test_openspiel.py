@@ -10,7 +10,8 @@ import pytest
 
 from movelist.core.errors import GameError, MissingExtraError
 from movelist.games import dou_dizhu, openspiel
-from movelist.games.game import action_encoder, check_game, game_name, state_size
+from movelist.games.check import check_game
+from movelist.games.game import action_encoder, game_name, state_size
 from movelist.games.openspiel import OpenSpielGame, game_names
 
 EPISODES = 200

@@ -9,7 +9,7 @@ import pytest
 
 from movelist.core.errors import GameError, MissingExtraError
 from movelist.games.catalog import make_game
-from movelist.games.game import check_game
+from movelist.games.check import check_game
 from movelist.games.pettingzoo import PettingZooGame
 
 HERE = __file__

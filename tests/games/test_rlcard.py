@@ -8,7 +8,7 @@ import pytest
 
 from movelist.core.errors import GameError, MissingExtraError
 from movelist.games.catalog import make_game
-from movelist.games.game import check_game
+from movelist.games.check import check_game
 from movelist.games.rlcard import RLCardGame, game_names
 
 GAMES = [

@@ -107,16 +107,21 @@ _NAME = re.compile(r"(?P<place>.+?):(?P<attribute>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?
 def _parse(name: str) -> tuple[str, str, dict[str, Any]]:
     """(module or file, attribute, keywords)."""
     match = _NAME.fullmatch(name)
-    try:
-        if match is None:
-            raise ValueError
-        call = ast.parse(f"f{match['keywords'] or '()'}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
-            raise ValueError
-        keywords = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    except (ValueError, SyntaxError):
-        raise SettingsError("this names no code", got=name, expected=EXAMPLES) from None
+    keywords = None if match is None else keywords_in(match["keywords"] or "")
+    if match is None or keywords is None:
+        raise SettingsError("this names no code", got=name, expected=EXAMPLES)
     return match["place"], match["attribute"], keywords
+
+
+def keywords_in(brackets: str) -> dict[str, Any] | None:
+    """The keywords in brackets behind a name, as in "(heads=4)", none in ""; None if they are no plain values."""
+    try:
+        call = ast.parse(f"f{brackets or '()'}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
+            return None
+        return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (ValueError, SyntaxError):
+        return None
 
 
 def _module(place: str, name: str) -> ModuleType:

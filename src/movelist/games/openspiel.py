@@ -215,11 +215,7 @@ def _import_pyspiel() -> Any:
     try:
         return importlib.import_module("pyspiel")
     except ImportError as error:
-        raise MissingExtraError(
-            "OpenSpiel's games need an extra that is not installed",
-            got=str(error),
-            do='Install it with: pip install "movelist[games]".',
-        ) from None
+        raise MissingExtraError.of("OpenSpiel's games need", "games", error) from None
 
 
 def _load(name: str) -> Any:

@@ -198,11 +198,7 @@ def _library() -> Any:
 
 
 def _missing(error: ImportError) -> MissingExtraError:
-    return MissingExtraError(
-        "PettingZoo's environments need an extra that is not installed",
-        got=str(error),
-        do='Install it with: pip install "movelist[pettingzoo]".',
-    )
+    return MissingExtraError.of("PettingZoo's environments need", "pettingzoo", error)
 
 
 def _maker(name: str) -> Callable[[], Any]:

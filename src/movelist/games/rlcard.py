@@ -5,7 +5,6 @@ rlcard is imported inside functions only, so everything else works without it.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import math
 import re
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from movelist.core.by_name import keywords_in
 from movelist.core.errors import GameError, MissingExtraError, nearest
 from movelist.games.spaces import filled, with_seat
 
@@ -158,11 +158,7 @@ def _library() -> Any:
     try:
         return importlib.import_module("rlcard")
     except ImportError as error:
-        raise MissingExtraError(
-            "RLCard's games need an extra that is not installed",
-            got=str(error),
-            do='Install it with: pip install "movelist[rlcard]".',
-        ) from None
+        raise MissingExtraError.of("RLCard's games need", "rlcard", error) from None
 
 
 def game_names() -> list[str]:
@@ -186,12 +182,8 @@ def _parsed(name: str) -> tuple[str, dict[str, Any]]:
         close = nearest(name.partition("(")[0], known)
         do = f"Did you mean rlcard:{close}?" if close else None
         raise GameError("RLCard has no such game", got=repr(name), expected=f"one of {', '.join(known)}", do=do)
-    try:
-        call = ast.parse(f"f{match['keywords'] or '()'}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            raise ValueError
-        config = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    except (ValueError, SyntaxError):
+    config = keywords_in(match["keywords"] or "")
+    if config is None:
         expected = f'settings as in "{match["game"]}(game_num_players=3)"'
-        raise GameError("this names no game", got=repr(name), expected=expected) from None
+        raise GameError("this names no game", got=repr(name), expected=expected)
     return match["game"], config

@@ -19,6 +19,7 @@ and finds the numbers of a batch's steps as `targets.more["length"]`, float32 [B
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,6 +77,7 @@ def ppo_loss(
     chosen_B: torch.Tensor,
     targets: Targets,
     settings: UpdateSettings,
+    dual_clip: float | None = None,
 ) -> dict[str, torch.Tensor]:
     """The loss of a batch, and what to log of it, summed over its steps.
 
@@ -91,28 +93,28 @@ def ppo_loss(
         chosen_B: int64 [B], the chosen action's place in the flat list.
         targets: What to train towards.
         settings: clip_range, clip_range_vf, ent_coef and vf_coef are read.
+        dual_clip: As in `policy_loss`.
 
     Returns:
         0-d tensors by the names of LOSS_NAMES; "loss" carries the gradient. approx_kl is `ratio - 1 - log ratio`.
 
     Source: Schulman et al. 2017, arXiv 1707.06347, eq. 7 and 9; approx_kl: http://joschu.net/blog/kl-approx.html.
     """
-    return _ppo_loss(score_A, value_B, segments, chosen_B, targets, settings, None)
+    log_prob_A = ragged.log_softmax(score_A, segments)
+    log_ratio_B = log_ratio(log_prob_A.index_select(0, chosen_B), targets.old_log_prob_B)
+    ratio_B = log_ratio_B.exp()
+    policy = policy_loss(ratio_B, targets.advantage_B, settings.clip_range, dual_clip)
+    value = value_loss(value_B, targets, settings.clip_range_vf)
+    entropy = ragged.entropy(log_prob_A, segments).sum()
+    with torch.no_grad():
+        kl = approx_kl(log_ratio_B)
+        clipped = clip_fraction(ratio_B, settings.clip_range)
+    loss = policy + settings.vf_coef * value - settings.ent_coef * entropy
+    return named_terms(loss, policy, value, entropy, kl, clipped)
 
 
-def recorded_ppo_loss(
-    score_A: torch.Tensor,
-    value_B: torch.Tensor,
-    segments: Segments,
-    chosen_B: torch.Tensor,
-    targets: Targets,
-    settings: UpdateSettings,
-) -> dict[str, torch.Tensor]:
-    """`ppo_loss` with dual clipping, for recorded games: their policy may be far from the present one.
-
-    Arguments and results as in `ppo_loss`, and the same numbers where no ratio is above DUAL_CLIP.
-    """
-    return _ppo_loss(score_A, value_B, segments, chosen_B, targets, settings, DUAL_CLIP)
+# For recorded games, whose policy may be far from the present one; the same numbers where no ratio is above DUAL_CLIP.
+recorded_ppo_loss: Loss = functools.partial(ppo_loss, dual_clip=DUAL_CLIP)
 
 
 def imitation_loss(
@@ -258,25 +260,3 @@ def check_terms(terms: Mapping[str, torch.Tensor], names: tuple[str, ...]) -> No
             expected=", ".join(names),
             do="List all that it returns in its attribute `names`.",
         )
-
-
-def _ppo_loss(
-    score_A: torch.Tensor,
-    value_B: torch.Tensor,
-    segments: Segments,
-    chosen_B: torch.Tensor,
-    targets: Targets,
-    settings: UpdateSettings,
-    dual_clip: float | None,
-) -> dict[str, torch.Tensor]:
-    log_prob_A = ragged.log_softmax(score_A, segments)
-    log_ratio_B = log_ratio(log_prob_A.index_select(0, chosen_B), targets.old_log_prob_B)
-    ratio_B = log_ratio_B.exp()
-    policy = policy_loss(ratio_B, targets.advantage_B, settings.clip_range, dual_clip)
-    value = value_loss(value_B, targets, settings.clip_range_vf)
-    entropy = ragged.entropy(log_prob_A, segments).sum()
-    with torch.no_grad():
-        kl = approx_kl(log_ratio_B)
-        clipped = clip_fraction(ratio_B, settings.clip_range)
-    loss = policy + settings.vf_coef * value - settings.ent_coef * entropy
-    return named_terms(loss, policy, value, entropy, kl, clipped)

@@ -148,11 +148,7 @@ def _import_runtime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise MissingExtraError(
-            "playing from an ONNX file needs an extra that is not installed",
-            got=str(error),
-            do='Install it with: pip install "movelist[onnx]".',
-        ) from None
+        raise MissingExtraError.of("playing from an ONNX file needs", "onnx", error) from None
     return onnxruntime
 
 

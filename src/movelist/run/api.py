@@ -13,7 +13,8 @@ from movelist.core.errors import CheckpointError, GameError, SettingsError
 from movelist.core.settings import MatchSettings, TrainSettings
 from movelist.data.episode import Source
 from movelist.games.catalog import is_own, make_game, make_known, own_name
-from movelist.games.game import Game, check_game, game_name, state_size
+from movelist.games.check import check_game
+from movelist.games.game import Game, game_name, state_size
 from movelist.games.game_tree import MOST_NODES
 from movelist.learn.device import choose_device
 from movelist.learn.learner import Learner

@@ -23,7 +23,8 @@ from movelist.data.record_rules import Problem
 from movelist.data.store import Store, Stored, is_store
 from movelist.data.watch import WatchStream
 from movelist.games.catalog import from_anywhere, is_known, is_own, library_of, make_game, make_known
-from movelist.games.game import Game, check_game, game_name, state_size
+from movelist.games.check import check_game
+from movelist.games.game import Game, game_name, state_size
 from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, Policy, Turns
@@ -348,14 +349,11 @@ class Watched(Recorded):
     """The supply of a folder that an engine writes to, which in turn waits for each new policy.
 
     Args:
-        data: As for `Recorded`, and the others.
-        settings: Of the training.
-        say: Told what a person should know.
-        version: The present policy's number.
-        world: The processes that share the data.
+        data: As for `Recorded`.
+        settings: As for `Recorded`.
         asked_to_stop: Whether somebody wants to stop; all processes agree on it.
         publish: Hands the present policy to the engine; called in the first process with the files that can go.
-        num_actions: As for `Recorded`.
+        **common: The other arguments of `Recorded`.
     """
 
     each_update_counts = True
@@ -365,14 +363,11 @@ class Watched(Recorded):
         data: OpenData,
         settings: TrainSettings,
         *,
-        say: Callable[[str], None],
-        version: Callable[[], int],
-        world: World,
         asked_to_stop: Callable[[], bool],
         publish: Callable[[list[str] | None], None],
-        num_actions: int = 0,
+        **common: Any,
     ) -> None:
-        super().__init__(data, settings, say=say, version=version, world=world, num_actions=num_actions)
+        super().__init__(data, settings, **common)
         self.asked_to_stop, self.publish = asked_to_stop, publish
         # Waiting is no training, so max_seconds bounds it by the clock.
         self._deadline = time.monotonic() + (settings.run.max_seconds or math.inf)

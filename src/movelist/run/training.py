@@ -125,19 +125,15 @@ class Training:
             return SelfPlaySupply(
                 self.game, self.settings, share=self.world.share, opponents=self.parts.opponents, say=say
             )
+        common: dict[str, Any] = {
+            "say": say,
+            "version": version,
+            "world": self.world,
+            "num_actions": self.shape.num_actions,
+        }
         if data.watched is None:
-            num_actions = self.shape.num_actions
-            return Recorded(data, self.settings, say=say, version=version, world=self.world, num_actions=num_actions)
-        return Watched(
-            data,
-            self.settings,
-            say=say,
-            version=version,
-            world=self.world,
-            asked_to_stop=self.asked_to_stop,
-            publish=self.publish,
-            num_actions=self.shape.num_actions,
-        )
+            return Recorded(data, self.settings, **common)
+        return Watched(data, self.settings, asked_to_stop=self.asked_to_stop, publish=self.publish, **common)
 
     @property
     def source(self) -> Source:
