@@ -1088,9 +1088,8 @@ def test_a_loss_that_names_other_terms_is_refused(names, message):
         return {**ppo_loss(*args), "penalty": args[1].sum()}
 
     wrong.names = names
-    learner = make_learner()
-    learner.loss = wrong
     with pytest.raises(SettingsError, match=message):
+        learner = Learner(make_learner().net, UpdateSettings(), World(CPU), loss=wrong)
         learner.update(prepare(learner, make_games()))
 
 

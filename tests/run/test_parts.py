@@ -215,6 +215,11 @@ def test_only_the_learners_seats_are_learned_from(workers, tmp_path):
     training.update(training.prepare(episodes))
 
 
+class Nothing:
+    def collect(self, policy, num_episodes):
+        raise AssertionError("nobody should ask")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -222,6 +227,9 @@ def test_only_the_learners_seats_are_learned_from(workers, tmp_path):
         ({"opponents": [3]}, "this is not a policy: got int, expected an object with choose"),
         ({"opponents": []}, "opponents need a policy at least"),
         ({"loss": "ppo"}, "loss has to be callable: got str"),
+        ({"opponents": [movelist.RandomPolicy()], "data": ["games.jsonl"]}, "opponents play in self-play only"),
+        ({"opponents": [movelist.RandomPolicy()], "source": Nothing()}, "opponents play in self-play only"),
+        ({"source": Nothing(), "data": ["games.jsonl"]}, "episodes can come from one place only"),
         ({"net": Encoder(4, 8)}, "this net cannot be found again by name"),
         (
             {"net": f"{__file__}:Encoder", "state_encoder": Encoder},

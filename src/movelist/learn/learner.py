@@ -99,6 +99,7 @@ class Learner:
         self, net: Network, settings: UpdateSettings, world: World, *, seed: int = 0, loss: Loss = ppo_loss
     ) -> None:
         self.net, self.settings, self.world, self.seed, self.loss = net, settings, world, seed, loss
+        self.loss_names = loss_names(loss)
         world.copy_weights(net)
         # Fused: one kernel for all parameters, and the only Adam that can skip a step without asking the device.
         self.optimizer = torch.optim.Adam(net.parameters(), lr=settings.lr, eps=1e-5, fused=True)
@@ -187,7 +188,7 @@ class Learner:
         with span("plan"):
             epochs, targets = self._plan(prepared)
         guard = Guard(self.world.device)
-        sums = Sums((*loss_names(self.loss), "steps", "minibatches", "grad_norm"), self.world.device)
+        sums = Sums((*self.loss_names, "steps", "minibatches", "grad_norm"), self.world.device)
         num_epochs = 0
         for epoch in epochs:
             kl_before = sums.vector.clone()
@@ -393,9 +394,7 @@ class Learner:
                 losses.append(self._backward(rollout, targets, batch, minibatch.num_steps))
         with span("optimiser"):
             zero = torch.zeros((), device=self.world.device)
-            total = {
-                name: sum((terms[name].detach() for terms in losses), zero.clone()) for name in loss_names(self.loss)
-            }
+            total = {name: sum((terms[name].detach() for terms in losses), zero.clone()) for name in self.loss_names}
             # From here on all processes have the same numbers, so whatever is decided by them is decided by all.
             self.world.sum_gradients(self.net, *total.values())
             self.loss_scale.unscale([p.grad for p in self.net.parameters() if p.grad is not None])
@@ -424,7 +423,7 @@ class Learner:
             score_A, value_B = self._forward(rollout, batch)
         with span("loss"):
             terms = self.loss(score_A, value_B, batch.segments, batch.chosen_B, picked, self.settings)
-        check_terms(terms, loss_names(self.loss))
+        check_terms(terms, self.loss_names)
         with span("backward"):
             (terms["loss"] * scale).backward()
         return terms
@@ -454,7 +453,7 @@ class Learner:
             raise self._bad_number(prepared, targets, minibatches[number], number)
         self.num_updates += 1
         steps = max(1.0, total["steps"])
-        metrics = {f"losses/{name}": total[name] / steps for name in loss_names(self.loss)}
+        metrics = {f"losses/{name}": total[name] / steps for name in self.loss_names}
         metrics["losses/grad_norm"] = total["grad_norm"] / max(1.0, total["minibatches"])
         metrics["charts/learning_rate"] = float(self.optimizer.param_groups[0]["lr"])
         metrics["perf/minibatches"] = total["minibatches"]

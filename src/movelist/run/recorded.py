@@ -269,7 +269,7 @@ class Recorded(Supply):
         elif sum(file.stat().st_size for file in data.files) > 1 << 20:
             lines.append("Read as they are; made into a store first, they load many times faster: movelist convert.")
         further = [column.label for column in data.widths.further]
-        lines += [f"{' and '.join(further)} are checked and not used yet."] if further else []
+        lines += [f"{' and '.join(further)} are checked, and read by networks that name them only."] if further else []
         return [*lines, *data.notes]
 
     def look_at(self, episodes: Episodes, policy: Policy) -> None:
