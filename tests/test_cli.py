@@ -120,7 +120,7 @@ def test_help_names_every_flag_and_says_something_of_it(capsys):
 
 def test_every_flag_that_the_documentation_names_is_there(capsys):
     for command in cli.COMMANDS:
-        assert run(command, "--help") == 0
+        assert run(command.name, "--help") == 0
     known = {"--data", "--logdir", "--help", "--nproc-per-node"}
     known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
     documents = [path for path in sorted((ROOT / "docs").glob("*.md")) if "optimization_guide" not in path.name]
@@ -206,7 +206,7 @@ def mistake(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], f"Expected one of {{{', '.join(cli.COMMANDS)}}}. See movelist --help"),
+        ([], f"Expected one of {{{', '.join(command.name for command in cli.COMMANDS)}}}. See movelist --help"),
         (["trian"], "Unrecognized options: trian. Did you mean movelist train?"),
         (["Match"], "Unrecognized options: Match. Did you mean movelist match?"),
         (["zzz"], "Unrecognized options: zzz. See movelist --help"),

@@ -33,7 +33,7 @@ def flags_of_commands():
     for command in cli.COMMANDS:
         said = io.StringIO()
         with contextlib.redirect_stdout(said), pytest.raises(SystemExit):
-            cli.main([command, "--help"])
+            cli.main([command.name, "--help"])
         flags = flags | {plain(flag) for flag in re.findall(r"--[a-z][\w-]*", said.getvalue())}
     return flags
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import tyro
+
+from movelist.core.command import Command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,7 @@ class Export:
     out: Path
     """The file: NAME.onnx, or NAME.safetensors for the profile weights."""
 
-    profile: Literal["ort", "sentis15", "weights"] = "ort"
+    profile: str = "ort"
     """What runs it: "ort" is onnxruntime (C#, C++, Python, Unreal's NNE), "sentis15" is Unity's Inference Engine,
     "weights" are the readers in examples/engines, which need no runtime."""
 
@@ -55,15 +57,7 @@ class Play:
     """The bot always plays its likeliest action; otherwise it draws by probability, and plays weaker."""
 
 
-PolicyCommand = Export | Play
-
-
-def run(command: PolicyCommand) -> int:
-    """Do it; returns the exit code."""
-    return _export(command) if isinstance(command, Export) else _play(command)
-
-
-def _export(command: Export) -> int:
+def _export(command: Export, words: Sequence[str]) -> int:
     from movelist.run.api import export
 
     report = export(
@@ -73,7 +67,7 @@ def _export(command: Export) -> int:
     return 0
 
 
-def _play(command: Play) -> int:
+def _play(command: Play, words: Sequence[str]) -> int:
     from movelist.run.api import play_game
 
     play_game(
@@ -86,3 +80,6 @@ def _play(command: Play) -> int:
         say=print,
     )
     return 0
+
+
+COMMANDS = (Command("export", Export, _export), Command("play", Play, _play))

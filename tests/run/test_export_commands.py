@@ -10,7 +10,7 @@ import torch
 import movelist
 from movelist import cli
 from movelist.core.errors import CheckpointError, SettingsError
-from movelist.play.exported import load_exported
+from movelist.play.exported_policy import load_exported
 from movelist.play.policy import RandomPolicy
 from movelist.run import checkpoint
 from movelist.run.api import load_player

@@ -268,7 +268,7 @@ class DataSettings:
     watch: bool = False
     """Wait for new episodes in the one folder of --data, and publish the policy after each update: see --publish."""
 
-    publish: Literal["weights", "ort", "sentis15"] = "weights"
+    publish: str = "weights"
     """What --watch writes to the run's folder "policies" for the engine: always policy-VERSION.safetensors; with "ort"
     or "sentis15" policy-VERSION.onnx, too; then latest.json, which names them."""
 

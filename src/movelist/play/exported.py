@@ -1,8 +1,7 @@
-"""Exported files as players: the file computes the scores, the choice is made as by any other policy."""
+"""Exported files read back: each kind computes the scores of lists of actions."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,11 +13,9 @@ from movelist.core.action_ids import to_bits, to_text
 from movelist.core.errors import CheckpointError, DataError, MissingExtraError
 from movelist.core.ragged import Segments
 from movelist.play import onnx_graph, weights_file
-from movelist.play.policy import Turns, gumbel, refuse_non_finite
 from movelist.play.policy_info import PolicyInfo
 
 Array = NDArray[Any]
-SUFFIXES = (".onnx", ".safetensors")
 PAIRS_AT_ONCE = 4096  # 8 MB at a width of 512
 
 
@@ -150,75 +147,3 @@ def _import_runtime() -> Any:
     except ImportError as error:
         raise MissingExtraError.of("playing from an ONNX file needs", "onnx", error) from None
     return onnxruntime
-
-
-class ExportedPolicy:
-    """A Policy whose scores come from an exported file.
-
-    Args:
-        scorer: The file.
-        greedy: Always the likeliest action instead of drawing by probability.
-    """
-
-    def __init__(self, scorer: Scorer, *, greedy: bool = True) -> None:
-        self.scorer, self.greedy, self.info = scorer, greedy, scorer.info
-
-    def choose(self, turns: Turns) -> tuple[Array, Array]:
-        """See `Policy`.
-
-        Raises:
-            DataError: An id has no row in the table.
-            NonFiniteError: The file gives NaN or infinity for a chosen action.
-        """
-        segments, log_prob_A = self._log_probs(turns)
-        noisy_A = log_prob_A if self.greedy else log_prob_A + torch.from_numpy(gumbel(turns))
-        index_B = ragged.argmax(noisy_A, segments)
-        log_prob_B = log_prob_A[segments.offsets[:-1] + index_B].numpy()
-        refuse_non_finite(log_prob_B, turns)
-        return index_B.numpy(), log_prob_B
-
-    def log_probs(self, turns: Turns) -> Array:
-        """Log-probabilities of all legal actions, float32 [A]."""
-        return self._log_probs(turns)[1].numpy()
-
-    def _log_probs(self, turns: Turns) -> tuple[Segments, torch.Tensor]:
-        segments = Segments.from_counts(turns.count_B)
-        found = self.scorer.score(turns.state_BS, turns.action_id_A, segments)
-        return segments, torch.from_numpy(found["log_prob"])
-
-
-def is_exported(path: Path) -> bool:
-    """Whether a path is named as an exported file."""
-    return path.suffix.lower() in SUFFIXES
-
-
-def scorer_of(content: bytes, where: str) -> Scorer:
-    """The scorer for a file's content, by the suffix of its name.
-
-    Raises:
-        CheckpointError: The file is damaged or was not written by movelist.
-        MissingExtraError: It is ONNX and onnxruntime is not installed.
-    """
-    suffix = Path(where).suffix.lower()
-    return OnnxScorer(content, where) if suffix == ".onnx" else WeightsScorer(content, where)
-
-
-def load_exported(path: Path, *, greedy: bool = True, **expected: object) -> ExportedPolicy:
-    """The player in an exported file.
-
-    Args:
-        path: The file.
-        greedy: Always the likeliest action instead of drawing by probability.
-        **expected: Fields of PolicyInfo that have to agree, as in `state_layout="float32[97]"`.
-
-    Raises:
-        CheckpointError: There is no such file, it is damaged, was not written by movelist, or is for something else.
-        MissingExtraError: It is ONNX and onnxruntime is not installed.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError("a policy file cannot be read", got=error.strerror, where=str(path)) from None
-    scorer = scorer_of(content, str(path))
-    scorer.info.check(str(path), **expected)
-    return ExportedPolicy(scorer, greedy=greedy)

@@ -22,10 +22,11 @@ from movelist.learn.loss import Loss
 from movelist.learn.model import EncoderMaker, Network, NetworkMaker
 from movelist.play import arena, terminal
 from movelist.play import exploitability as exact
-from movelist.play.export import ExportReport, Profile, export_net
-from movelist.play.exported import ExportedPolicy, is_exported, load_exported
+from movelist.play.export import ExportReport, export_net
+from movelist.play.exported_policy import ExportedPolicy, load_exported
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.play.policy_info import describe
+from movelist.play.profiles import is_exported
 from movelist.play.selfplay import Opponents
 from movelist.run import checkpoint
 from movelist.run.checkpoint import load_policy as load
@@ -259,7 +260,7 @@ def play_game(
 def export(
     policy: NetPolicy | Network | Path | str,
     out: Path | str,
-    profile: Profile = "ort",
+    profile: str = "ort",
     *,
     value: bool = False,
     state_layout: str | None = None,

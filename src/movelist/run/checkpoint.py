@@ -17,9 +17,9 @@ from movelist.core.returns import RunningScale
 from movelist.games.game import Game, game_name, state_size
 from movelist.learn.device import choose_device
 from movelist.learn.model import ModelShape, Network, make_net
-from movelist.play.exported import is_exported
 from movelist.play.policy import NetPolicy
 from movelist.play.policy_info import PolicyInfo, describe, settings_hash
+from movelist.play.profiles import is_exported
 from movelist.run.exactness import circumstances, generators_state, movelist_version
 from movelist.run.folder import checkpoint_files, numbered, quoted
 from movelist.run.seal import read_sealed

@@ -28,6 +28,7 @@ from movelist.games.game import Game, game_name, state_size
 from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, Policy, Turns
+from movelist.play.profiles import profile_named
 from movelist.play.survey import Incoming
 from movelist.run.supply import Supply
 
@@ -103,6 +104,7 @@ def open_data(
         else:  # the settings may say where its class stands, so that commands find it
             name = settings.game if settings.game and is_own(settings.game) else game_name(game)
         return replace(settings, game=name, run=run), game, None
+    profile_named(settings.recorded.publish)
     data = _open(settings, say, world or World(torch.device("cpu")))
     name = data.widths.game if settings.game is None else from_anywhere(settings.game)
     if name != data.widths.game:

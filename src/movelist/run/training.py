@@ -393,12 +393,11 @@ class Training:
         """Hand the present policy to the engine that is waiting for it, and tell it which of its files can go."""
         if used_files is not None:
             self.folder.write_json("used_files.json", used_files)
-        wanted = self.settings.recorded.publish
         publish(
             self.net,
             checkpoint.policy_info(self._state(self.counters)),
             self.folder.path / "policies",
-            onnx=None if wanted == "weights" else wanted,
+            profile=self.settings.recorded.publish,
             keep=self.settings.run.keep_checkpoints,
         )
 
