@@ -16,7 +16,7 @@ from movelist.core.errors import DataError
 from movelist.data.column import spoken
 from movelist.data.record_format import FORMAT, Header, Record, Widths, check_header, declared_columns, line_crc
 from movelist.data.record_json import arrays, record_of, stack
-from movelist.data.record_lines import MAX_LINE_BYTES, Bad, explained, lines
+from movelist.data.record_lines import MAX_LINE_BYTES, Bad, explained, is_packed, lines
 from movelist.data.record_rules import Columns, Position, Problem
 
 Report = Callable[[Problem], None]
@@ -208,7 +208,7 @@ class JsonlWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        packed = path.suffix.lower() == ".gz"
+        packed = is_packed(path)
         torn = not packed and path.exists() and _last_byte(path) not in (b"", b"\n")
         self._file: Any = (gzip.open if packed else open)(path, "ab")
         self._file.write(b"\n" * torn)  # what a crash left half written ends here

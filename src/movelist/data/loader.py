@@ -24,7 +24,7 @@ from movelist.data import recordings
 from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything, no_episodes
 from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
 from movelist.data.record_rules import NO_VERSION, Position, Problem, no_row
-from movelist.data.same_file import distinct, is_leftover
+from movelist.data.same_file import distinct
 from movelist.data.store import Store, Stored, join_stored, outside_table, stored
 
 Array = NDArray[Any]
@@ -232,7 +232,9 @@ def _passed_over(file: Path, files: Sequence[Path]) -> bool:
     """Whether a file that is there is not among the files as a copy or leftover, which version 0.1 took, too."""
     if not file.is_file():
         return False
-    return is_leftover(file, file.parent.parent) or len(distinct([*files, file], lambda text: None)) == len(files)
+    return recordings.is_leftover(file, file.parent.parent) or len(distinct([*files, file], lambda text: None)) == len(
+        files
+    )
 
 
 def first_widths(files: Sequence[Path]) -> Widths:
