@@ -26,7 +26,7 @@ import torch
 
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.play.export import export_net
-from movelist.play.exported_policy import load_exported
+from movelist.play.exported import load_exported
 from movelist.play.policy import NetPolicy, Turns
 from movelist.play.policy_info import describe
 

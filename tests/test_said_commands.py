@@ -9,7 +9,7 @@ import pytest
 
 import movelist
 from movelist import cli
-from movelist.play.exported_policy import load_exported
+from movelist.play.exported import load_exported
 from movelist.run import checkpoint
 from movelist.run.folder import read_settings
 from play.toys import Odd

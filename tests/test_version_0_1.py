@@ -10,7 +10,7 @@ import pytest
 import movelist
 from movelist.cli import main
 from movelist.data.store import Store
-from movelist.play.exported_policy import load_exported
+from movelist.play.exported import load_exported
 from movelist.play.policy import Turns
 from movelist.run import checkpoint
 

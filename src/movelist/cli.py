@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import tyro
 
 from movelist import data_commands, measure_commands, policy_commands, train_commands
-from movelist.core.command import Command
+from movelist.core.command import Command, is_first_process
 from movelist.core.errors import MovelistError, SettingsError, nearest
 from movelist.core.settings import TrainSettings
 
@@ -73,12 +73,8 @@ def _run(settings: Any, arguments: list[str]) -> int:
 
 def _say(words: object) -> None:
     """One line on standard error, of the first process only where torchrun started several."""
-    if _is_first_process():
+    if is_first_process():
         print(f"movelist: {words}", file=sys.stderr)
-
-
-def _is_first_process() -> bool:
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _parse(arguments: list[str]) -> Any:

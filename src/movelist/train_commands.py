@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
-from movelist.core.command import Command
+from movelist.core.command import Command, is_first_process
 from movelist.core.errors import SettingsError
 from movelist.core.settings import MatchSettings, TrainSettings
 
@@ -40,7 +39,7 @@ class Match(MatchSettings):
 def _train(settings: TrainSettings, words: Sequence[str]) -> int:
     from movelist.run.train import train
 
-    if settings.run.preset and os.environ.get("RANK", "0") == "0":  # torchrun starts several
+    if settings.run.preset and is_first_process():
         from movelist.run.presets import describe
 
         print(describe(settings.run.preset, settings))

@@ -4,7 +4,7 @@ import zlib
 
 import movelist
 from movelist.play import profiles, weights_file
-from movelist.play.exported import WeightsScorer
+from movelist.play.scorers import WeightsScorer
 
 PACKED = profiles.ExportProfile(
     name="packed",

@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.numpy import load as load_tensors
 
-from movelist.core.errors import CheckpointError, DataError, NonFiniteError, SettingsError
+from movelist.core.errors import CheckpointError, DataError, MissingExtraError, NonFiniteError, SettingsError
 from movelist.core.ragged import Segments
 from movelist.learn.model import ModelShape, PolicyValueNet
-from movelist.play import export, exported, onnx_graph, weights_file
+from movelist.play import export, onnx_graph, scorers, weights_file
 from movelist.play.export import export_net, publish, random_lists
-from movelist.play.exported_policy import load_exported
+from movelist.play.exported import load_exported
 from movelist.play.policy import NetPolicy, Turns
 from movelist.play.policy_info import describe
 from movelist.play.profiles import profile_named
@@ -104,9 +104,9 @@ def test_one_very_long_list_among_short_ones(profile, tmp_path, monkeypatch):
         np.arange(6),
     )
     cells = []
-    run = exported.OnnxScorer._run
+    run = scorers.OnnxScorer._run
     monkeypatch.setattr(
-        exported.OnnxScorer,
+        scorers.OnnxScorer,
         "_run",
         lambda self, inputs: cells.append(inputs["actions"].size // 64) or run(self, inputs),
     )
@@ -326,7 +326,7 @@ def test_without_onnxruntime_the_extra_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     (tmp_path / "a.onnx").write_bytes(b"")
-    with pytest.raises(exported.MissingExtraError, match=r'pip install "movelist\[onnx\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "movelist\[onnx\]"'):
         load_exported(tmp_path / "a.onnx")
 
 

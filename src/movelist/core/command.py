@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,3 +26,8 @@ class Command:
     settings: type
     run: Callable[[Any, Sequence[str]], int]
     default: Callable[[TrainSettings], Any] | None = None
+
+
+def is_first_process() -> bool:
+    """Whether this one speaks, where torchrun started several."""
+    return os.environ.get("RANK", "0") == "0"

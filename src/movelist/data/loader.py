@@ -232,9 +232,9 @@ def _passed_over(file: Path, files: Sequence[Path]) -> bool:
     """Whether a file that is there is not among the files as a copy or leftover, which version 0.1 took, too."""
     if not file.is_file():
         return False
-    return recordings.is_leftover(file, file.parent.parent) or len(distinct([*files, file], lambda text: None)) == len(
-        files
-    )
+    if recordings.is_leftover(file, file.parent.parent):
+        return True
+    return len(distinct([*files, file], lambda text: None)) == len(files)
 
 
 def first_widths(files: Sequence[Path]) -> Widths:

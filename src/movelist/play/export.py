@@ -22,9 +22,9 @@ from movelist.core.ragged import Segments
 from movelist.data.whole_file import write_whole
 from movelist.learn.device import exact_products
 from movelist.learn.model import Network, PolicyValueNet
-from movelist.play.exported import Scorer
 from movelist.play.policy_info import PolicyInfo
 from movelist.play.profiles import PROFILES, WEIGHTS, ExportProfile, profile_named
+from movelist.play.scorers import Scorer
 
 Array = NDArray[Any]
 CHECK_ACTIONS = 400  # in the longest list

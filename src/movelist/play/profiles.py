@@ -13,8 +13,8 @@ from pathlib import Path
 from movelist.core.errors import SettingsError
 from movelist.learn.model import PolicyValueNet
 from movelist.play import onnx_graph, weights_file
-from movelist.play.exported import OnnxScorer, Scorer, WeightsScorer
 from movelist.play.policy_info import PolicyInfo
+from movelist.play.scorers import OnnxScorer, Scorer, WeightsScorer
 
 
 @dataclass(frozen=True, kw_only=True)

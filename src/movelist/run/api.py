@@ -23,7 +23,7 @@ from movelist.learn.model import EncoderMaker, Network, NetworkMaker
 from movelist.play import arena, terminal
 from movelist.play import exploitability as exact
 from movelist.play.export import ExportReport, export_net
-from movelist.play.exported_policy import ExportedPolicy, load_exported
+from movelist.play.exported import ExportedPolicy, load_exported
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.play.policy_info import describe
 from movelist.play.profiles import is_exported

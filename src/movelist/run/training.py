@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,11 @@ class Training:
             return SelfPlaySupply(
                 self.game, self.settings, share=self.world.share, opponents=self.parts.opponents, say=say
             )
-        common: dict[str, Any] = {
-            "say": say,
-            "version": version,
-            "world": self.world,
-            "num_actions": self.shape.num_actions,
-        }
-        if data.watched is None:
-            return Recorded(data, self.settings, **common)
-        return Watched(data, self.settings, asked_to_stop=self.asked_to_stop, publish=self.publish, **common)
+        make: Callable[..., Recorded] = Recorded
+        if data.watched is not None:
+            make = partial(Watched, asked_to_stop=self.asked_to_stop, publish=self.publish)
+        num_actions = self.shape.num_actions
+        return make(data, self.settings, say=say, version=version, world=self.world, num_actions=num_actions)
 
     @property
     def source(self) -> Source:
