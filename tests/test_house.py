@@ -111,6 +111,7 @@ HOUSE: dict[str, list[str]] = {
             "parts",
             "supply",
             "recorded",
+            "watched",
             "totals",
             "signals",
             "best",

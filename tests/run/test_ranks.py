@@ -25,8 +25,8 @@ from movelist.data.store import Store
 from movelist.learn import loss as losses
 from movelist.learn import parallel
 from movelist.run import checkpoint
-from movelist.run.recorded import Watched
 from movelist.run.training import Training
+from movelist.run.watched import Watched
 
 pytest.importorskip("pyspiel", reason="the command line knows OpenSpiel's games")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="several processes are not tested on Windows")

@@ -33,11 +33,12 @@ from movelist.run.bad_minibatch import keep_bad_minibatch
 from movelist.run.exactness import circumstances, restore_generators, what_differs
 from movelist.run.folder import RunFolder, numbered, quoted
 from movelist.run.parts import NOTHING, Parts
-from movelist.run.recorded import OpenData, Recorded, Watched
+from movelist.run.recorded import OpenData, Recorded
 from movelist.run.signals import break_off_on_signals
 from movelist.run.start import Counters, Saved, Update, check_start, model_shape, shape_of
 from movelist.run.supply import SelfPlaySupply, Supply
 from movelist.run.totals import Totals
+from movelist.run.watched import Watched
 
 MATCH_SEED = 0  # the same games for every match of a training
 QUICK_MATCH_GAMES = 200  # for the win rate shown during training
