@@ -31,6 +31,7 @@ HOUSE: dict[str, list[str]] = {
         "returns",
         "metrics",
         "patience",
+        "shell",
     ],
     "data": [
         "column",

@@ -335,7 +335,7 @@ def test_a_return_beyond_reason_is_refused_by_its_place(unit, reward, settings):
     assert 0.1 * unit * LARGEST < limit < 1.05 * largest_scale * LARGEST
     assert text.startswith(f"a return is beyond reason: got {reward:g}, expected -")
     assert text.endswith(
-        f" (before update 1, episode 7, step {first} of the rollout). Correct what this game pays, "
+        f" (before update 1, the rollout's episode 7, step {first}). Correct what this game pays, "
         "or let it pay in other units; nothing was learnt "
         "from this rollout."
     )

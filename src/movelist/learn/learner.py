@@ -125,7 +125,7 @@ class Learner:
         """
         with span("plan"):
             episodes = episodes.learnable()
-            self.net.check_ids(torch.from_numpy(episodes.action_id_A))
+            self.net.check_ids(torch.from_numpy(episodes.action_id_A), episodes.place_of_action)
             rollout = Rollout(episodes, self.net.encode_ids, self.world.device)
         with explain_out_of_memory(min(EVALUATION_STEPS, rollout.num_steps), EVALUATION_ACTIONS):
             value_N, final_value_EP, log_prob_N = self._evaluate(rollout)

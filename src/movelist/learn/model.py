@@ -116,8 +116,12 @@ class Network(nn.Module, ABC):
         """
         return action_id_U if self.shape.action_encoder == "table" else to_bits(action_id_U)
 
-    def check_ids(self, action_id_A: torch.Tensor) -> None:
+    def check_ids(self, action_id_A: torch.Tensor, place: Callable[[int], str] | None = None) -> None:
         """Refuse ids that a table has no row for. On the host, before ids go to the device.
+
+        Args:
+            action_id_A: int64 [A].
+            place: Says where number a of them stands, for the error.
 
         Raises:
             DataError: Names the first such id.
@@ -126,11 +130,13 @@ class Network(nn.Module, ABC):
             return
         outside = (action_id_A < 0) | (action_id_A >= self.shape.num_actions)
         if bool(outside.any()):  # on the host: no device is asked
-            first = int(action_id_A[outside][0])
+            number = int(outside.int().argmax())
+            first = int(action_id_A[number])
             raise DataError(
                 "an action id has no row in the table",
                 got=f"{first} ({to_text(first)})",
                 expected=f"0 to {self.shape.num_actions - 1}",
+                where=None if place is None else place(number),
                 do='Use action_encoder "bits", or tell the game\'s true num_actions.',
             )
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from movelist.core.errors import CheckpointError
 from movelist.core.returns import RunningScale
+from movelist.core.shell import quoted
 from movelist.games.game import Game, game_name, state_size
 from movelist.learn.device import choose_device
 from movelist.learn.model import ModelShape, Network, make_net
@@ -21,7 +22,7 @@ from movelist.play.policy import NetPolicy
 from movelist.play.policy_info import PolicyInfo, describe, settings_hash
 from movelist.play.profiles import is_exported
 from movelist.run.exactness import circumstances, generators_state, movelist_version
-from movelist.run.folder import checkpoint_files, numbered, quoted
+from movelist.run.folder import checkpoint_files, numbered
 from movelist.run.seal import read_sealed
 
 FORMAT = "movelist-checkpoint/1"

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import shutil
-import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 
 from movelist.core.settings import ModelSettings, PlaySettings, TrainSettings, UpdateSettings
+from movelist.core.shell import quoted, typed
 from movelist.data.episode import Episodes
 from movelist.learn.batch import rollout_bytes
 from movelist.learn.device import amp_dtype, missing_cuda_advice, triton_missing
-from movelist.run.folder import quoted
 from movelist.run.totals import Totals
 from movelist.run.training import Training
 
@@ -117,22 +112,7 @@ def describe_update(
 
 def next_steps(training: Training, *, interrupted: bool) -> list[str]:
     """What to type next, so that it can be typed here; in Python where the command line does not know the game."""
-    return [typed(line) for line in _next_steps(training, interrupted=interrupted)]
-
-
-def typed(line: str) -> str:
-    """A line with a command as it can be typed where this program was started.
-
-    On Windows nobody activates the environment that setup.bat made, so its commands are not on the path.
-    """
-    if os.name != "nt" or shutil.which("movelist"):
-        return line
-    program = Path(sys.prefix) / "Scripts" / "movelist.exe"
-    with contextlib.suppress(ValueError):  # another drive, or another folder
-        program = program.relative_to(Path.cwd())
-    return line.replace("movelist train ", f"{quoted(program)} train ").replace(
-        "movelist match ", f"{quoted(program)} match "
-    )
+    return [typed(line, ("train", "match")) for line in _next_steps(training, interrupted=interrupted)]
 
 
 def _next_steps(training: Training, *, interrupted: bool) -> list[str]:

@@ -24,12 +24,13 @@ from rich.console import Console
 from movelist.core.errors import WorkerError
 from movelist.core.metrics import span
 from movelist.core.settings import TrainSettings
+from movelist.core.shell import quoted
 from movelist.games.game import Game, game_name
 from movelist.learn.parallel import World, join
 from movelist.play.arena import MatchResult
 from movelist.play.policy import NetPolicy
 from movelist.play.workers import check_workers
-from movelist.run.folder import RunFolder, going_on, quoted, run_folder
+from movelist.run.folder import RunFolder, going_on, run_folder
 from movelist.run.greeting import describe_update, greeting, next_steps
 from movelist.run.lock import only_training
 from movelist.run.log import Log

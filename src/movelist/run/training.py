@@ -15,6 +15,7 @@ import torch
 
 from movelist.core.errors import GameError, NonFiniteError, SaveError
 from movelist.core.settings import TrainSettings
+from movelist.core.shell import quoted
 from movelist.data.episode import Episodes, Source, concatenate
 from movelist.games.catalog import is_known
 from movelist.games.game import Game, game_name
@@ -31,7 +32,7 @@ from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.run import best, checkpoint
 from movelist.run.bad_minibatch import keep_bad_minibatch
 from movelist.run.exactness import circumstances, restore_generators, what_differs
-from movelist.run.folder import RunFolder, numbered, quoted
+from movelist.run.folder import RunFolder, numbered
 from movelist.run.parts import NOTHING, Parts
 from movelist.run.recorded import OpenData, Recorded
 from movelist.run.signals import break_off_on_signals
