@@ -65,7 +65,19 @@ HOUSE: dict[str, list[str]] = {
         "rlcard",
         "catalog",
     ],
-    "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
+    "learn": [
+        "device",
+        "parallel",
+        "batch",
+        "pair",
+        "pair_triton",
+        "model",
+        "make_net",
+        "loss",
+        "compile",
+        "guard",
+        "learner",
+    ],
     "play": [
         *(
             "policy",

@@ -128,7 +128,7 @@ def test_settings_without_effect_are_named_in_a_line_each():
     assert without_effect(settings_of(rollout_workers=8, update_frequency=8), CPU) == []
     (line,) = without_effect(settings_of(rollout_workers=9, update_frequency=8), CPU)
     assert line == "--rollout_workers 9 counts as 8: each needs a game of its own."
-    (line,) = without_effect(settings_of(rollout_workers=2, data=["recordings"]), CPU)
+    (line,) = without_effect(settings_of(rollout_workers=2, data=["recordings"]), CPU, plays=False)
     assert line == "--rollout_workers 2 does nothing with --data: no games are played."
 
 

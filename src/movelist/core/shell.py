@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-_PARTS_WORDS = set(" ()&'^;,=|<>*?~#[]{}")  # in a shell, or in Windows' cmd
+_PARTS_WORDS = {"posix": set(" ()&';|<>*?~#[]{}"), "nt": set(" ()&'^;,=|<>")}  # or means something else
 _SPEAKS_IN_QUOTES = set('"$`!\\')  # in a shell, also between double quotes
 
 
@@ -20,7 +20,7 @@ def quoted(word: Path | str) -> str:
     text = str(word)
     if os.name != "nt" and _SPEAKS_IN_QUOTES & set(text):
         return shlex.quote(text)
-    return f'"{text}"' if not text or _PARTS_WORDS & set(text) else text
+    return f'"{text}"' if not text or _PARTS_WORDS[os.name] & set(text) else text
 
 
 def typed(line: str, commands: Iterable[str]) -> str:

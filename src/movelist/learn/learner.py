@@ -34,6 +34,7 @@ from movelist.learn.device import (
     amp_dtype,
     autocast,
     explain_out_of_memory,
+    explain_too_wide,
     release_cached_memory,
     to_device,
     triton_missing,
@@ -401,7 +402,8 @@ class Learner:
             norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.max_grad_norm)
             skip = guard.add(total["loss"], norm, self.loss_scale)
             self.optimizer.found_inf = skip  # type: ignore[attr-defined]  # fused Adam leaves out the step where it is 1
-            self.optimizer.step()
+            with explain_too_wide(self.net.shape.hidden_dim):  # the first step makes room for Adam's moments
+                self.optimizer.step()
             one = norm.new_ones(())
             sums.add(
                 {**total, "steps": one * minibatch.num_steps, "minibatches": one, "grad_norm": norm.nan_to_num(0, 0, 0)}

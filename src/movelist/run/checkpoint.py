@@ -17,7 +17,8 @@ from movelist.core.returns import RunningScale
 from movelist.core.shell import quoted
 from movelist.games.game import Game, game_name, state_size
 from movelist.learn.device import choose_device
-from movelist.learn.model import ModelShape, Network, make_net
+from movelist.learn.make_net import make_net
+from movelist.learn.model import ModelShape, Network
 from movelist.play.policy import NetPolicy
 from movelist.play.policy_info import PolicyInfo, describe, settings_hash
 from movelist.play.profiles import is_exported

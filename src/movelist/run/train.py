@@ -91,7 +91,7 @@ def train(
         name = game_name(game)
         settings = world.first(lambda: going_on(settings))
         check_workers(game, settings.play.rollout_workers if data is None and parts.source is None else 0)
-        net = first_net(settings, game, world, parts)  # an impossible network is refused before any file is made, too
+        net = first_net(settings, game, world, parts, data)  # an impossible network is refused before any file is made
         check_start(settings, game, shape_of(net, settings))
         with _held(world.first(lambda: run_folder(settings, name)), world) as folder:
             training = Training(settings, game, folder, world, data=data, parts=parts, net=net)
