@@ -37,6 +37,7 @@ HOUSE: dict[str, list[str]] = {
         "episode",
         "record_format",
         "record_rules",
+        "repeated",
         "record_lines",
         "record_json",
         "whole_file",
@@ -54,8 +55,9 @@ HOUSE: dict[str, list[str]] = {
     ],
     "games": [
         "game",
-        "check",
         "columns",
+        "repeated",
+        "check",
         "dou_dizhu",
         "openspiel",
         "game_tree",
