@@ -31,8 +31,8 @@ from movelist.games.repeated import merging
 
 LARGEST_SEED = 2**63 - 1  # of a game, as training hands them out
 REPEATED = (
-    'If both are the same action, say --repeated_actions merge, or repeated_actions = "merge" in the game\'s class; two '
-    "different actions need two ids."
+    'If both are the same action, say --repeated_actions merge, or repeated_actions = "merge" in the game\'s class; '
+    "two different actions need two ids."
 )
 
 

@@ -129,7 +129,7 @@ def _made(name: str, settings: TrainSettings) -> Game:
     Raises:
         MovelistError: There is none, or it breaks a promise.
     """
-    game = make_game(name, settings.play.repeated_actions)
+    game = merging(make_game(name), settings.play.repeated_actions)
     if not isinstance(game, OpenSpielGame):
         check_game(game, num_games=1, max_turns=settings.play.max_turns, cut_off=True)
     return game
