@@ -12,7 +12,8 @@ move never hears of it. RLCard's game is wrapped in the same way. benchmarks/pee
 rewards go to their own seats.
 
 Seconds are the processor's, since others may use the machine. As its speed may change meanwhile, movelist
-trains before and after MaskablePPO, the rates are those of both trainings, and the first one plays the match.
+trains before and after MaskablePPO, the rates are those of both trainings, and the first one plays the match. There
+both draw by their probabilities: connect four has no chance, and two that always play their best know two games only.
 """
 
 from __future__ import annotations
@@ -210,8 +211,8 @@ def compare(game: str, options: Options, folder: Path) -> dict[str, Any]:
         seconds = one["seconds"] * one["cores"]
         rates[name] = {"core_seconds": seconds} | {f"{k}_per_s": one[k] / seconds for k in ("games", "turns")}
     made = movelist.make_game(game)
-    ours = movelist.load(own["checkpoint"], greedy=True)
-    theirs = PeerPolicy(Path(peer["actor"]), {number: number for number in range(made.num_actions)})  # type: ignore[attr-defined]
+    ours = movelist.load(own["checkpoint"], greedy=False)
+    theirs = PeerPolicy(Path(peer["actor"]), {number: number for number in range(made.num_actions)}, greedy=False)  # type: ignore[attr-defined]
     common: dict[str, Any] = {"game": made, "num_games": options.num_games, "seed": options.seed}
     matches = {
         "movelist against MaskablePPO": movelist.match(ours, theirs, **common),

@@ -64,7 +64,7 @@ def script(page: list[Block], *, lent: bool, steps: int | None) -> str:
         elif block.kind == "sh":
             text = block.text
             if steps is not None:
-                text = re.sub(r"--total_steps \d+", f"--total_steps {steps}", text)
+                text = re.sub(r"--total_steps \d+", f"--total_steps {steps} --eval_games 20", text)
             if lent:
                 text = re.sub(
                     r"^(python3 -m venv env)$", rf"'{sys.executable}' -m venv env\n{_lend()}", text, flags=re.M
@@ -99,7 +99,7 @@ def main() -> int:
     """Follow the page; 0 if all of it is true."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--lent", action="store_true", help="borrow this Python's packages instead of installing them")
-    parser.add_argument("--steps", type=int, help="train for so many steps only")
+    parser.add_argument("--steps", type=int, help="train for so many steps only, and play few games")
     parser.add_argument("--dist", type=Path, help="a folder with the wheel and the source archive; else they are built")
     parser.add_argument("--folder", type=Path, help="where to work: an empty folder that stays; else one that goes")
     arguments = parser.parse_args()
