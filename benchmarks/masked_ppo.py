@@ -18,12 +18,15 @@ both draw by their probabilities: connect four has no chance, and two that alway
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import json
 import os
 import platform
 import subprocess
 import sys
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,9 +73,10 @@ class PettingZooTable:
     """A PettingZoo game as the wrapper wants it: whose turn it is, what they see, what a move paid its mover."""
 
     def __init__(self, name: str) -> None:
-        import importlib
-
-        self.env = importlib.import_module(f"pettingzoo.{name.replace('/', '.')}").env()
+        with warnings.catch_warnings():  # PettingZoo 1.27 asks for its registry, which does not work
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = importlib.import_module(f"pettingzoo.{name.replace('/', '.')}")
+        self.env = module.env()
         self.env.reset()
         agent = self.env.possible_agents[0]
         self.num_actions = int(self.env.action_space(agent).n)
@@ -157,8 +161,6 @@ def train_maskable(order: Order) -> dict[str, Any]:
 
 def child(name: str, given: str) -> None:
     """Train as the order says, and leave the figures in its folder."""
-    import importlib.metadata
-
     torch.set_num_threads(1)
     values = json.loads(given)
     order = Order(**values | {"folder": Path(values["folder"])})
