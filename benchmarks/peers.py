@@ -47,7 +47,7 @@ from movelist.core import ragged
 from movelist.core.ragged import Segments
 from movelist.games.catalog import make_game
 from movelist.play.arena import match
-from movelist.play.policy import Policy, RandomPolicy, Turns
+from movelist.play.policy import Policy, RandomPolicy, Turns, gumbel
 
 ROOT = Path(__file__).resolve().parents[1]
 INSTALL = "pip install -c constraints.txt --group baselines (pip 25.1 or newer, in the repository's folder)"
@@ -100,18 +100,19 @@ class Options:
 
 
 class PeerPolicy:
-    """A peer's trained actor as movelist's arena wants it: greedy, without the peer's library.
+    """A peer's trained actor as movelist's arena wants it, without the peer's library.
 
     Args:
         path: Weights and biases of its linear layers, with a tanh between them.
         number_of_id: Each action id's row in the last layer.
+        greedy: Always the likeliest action instead of drawing by probability.
     """
 
-    def __init__(self, path: Path, number_of_id: dict[int, int]) -> None:
+    def __init__(self, path: Path, number_of_id: dict[int, int], *, greedy: bool = True) -> None:
         with np.load(path) as arrays:
             weights = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         *self.hidden, self.last = [(weights[f"weight{n}"], weights[f"bias{n}"]) for n in range(len(weights) // 2)]
-        self.number_of_id = number_of_id
+        self.number_of_id, self.greedy = number_of_id, greedy
 
     def choose(self, turns: Turns) -> tuple[Any, Any]:
         """See `movelist.play.policy.Policy`; only the legal actions' logits are computed."""
@@ -123,7 +124,8 @@ class PeerPolicy:
         weight, bias = self.last
         logit_A = (hidden_BH[segments.step_A] * weight[number_A]).sum(1) + bias[number_A]
         log_prob_A = ragged.log_softmax(logit_A, segments)
-        index_B = ragged.argmax(log_prob_A, segments)
+        noise_A = 0.0 if self.greedy else torch.from_numpy(gumbel(turns))
+        index_B = ragged.argmax(log_prob_A + noise_A, segments)
         return index_B.numpy(), log_prob_A[segments.offsets[:-1] + index_B].numpy()
 
 

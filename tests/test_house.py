@@ -38,6 +38,7 @@ HOUSE: dict[str, list[str]] = {
         "episode",
         "record_format",
         "record_rules",
+        "repeated",
         "record_lines",
         "record_json",
         "whole_file",
@@ -55,8 +56,9 @@ HOUSE: dict[str, list[str]] = {
     ],
     "games": [
         "game",
-        "check",
         "columns",
+        "repeated",
+        "check",
         "dou_dizhu",
         "openspiel",
         "game_tree",

@@ -76,8 +76,11 @@ namespace Movelist
         readonly int[] used; // the inputs of a product that are not 0
         readonly float[] keptHalf; // [KeptActions, H]
         float[] logits = new float[512], logProbs = new float[512], drawnFrom = new float[512];
+        float[] logCopies = new float[512]; // for each entry, the logarithm of how often its id is in the list
+        int[] firstPlace = new int[512];    // and where it is first
         int[] order = new int[512];
         long[] signedIds = new long[0]; // of the last call with unsigned ones
+        long[] sorted = new long[512];
 
         Policy(Weights weights)
         {
@@ -124,7 +127,9 @@ namespace Movelist
         /// <summary>Of the last call: the logarithm of the policy's probability of the action at this place.</summary>
         public float LogProb(int index) { return logProbs[index]; }
 
-        /// <summary>Chooses one of the first `count` ids. Throws PolicyException if the state or the list is wrong.</summary>
+        /// <summary>Chooses one of the first `count` ids. Throws PolicyException if the state or the list is wrong.
+        /// An id that is there k times is one action: it is as likely as if it were there once, and each copy has 1/k of
+        /// that.</summary>
         public Choice Choose(float[] state, long[] ids, int count, PlayOptions options)
         {
             float temperature = options.Temperature == 0f ? 1f : options.Temperature;
@@ -132,11 +137,16 @@ namespace Movelist
             EncodeState(state);
             if (logits.Length < count) Grow(count);
             for (int a = 0; a < count; ++a) logits[a] = Score(HalfOf(ids[a]));
+            FindCopies(ids, count);
             if (!LogSoftmax(logits, count, 1f, logProbs))
                 throw new PolicyException("the policy's scores are not finite: is the state?");
             if (options.Sample) return Draw(count, temperature, options);
             int best = 0;
-            for (int a = 1; a < count; ++a) if (logProbs[a] > logProbs[best]) best = a;
+            for (int a = 1; a < count; ++a)
+            {
+                float own = logProbs[a] + logCopies[a], other = logProbs[best] + logCopies[best];
+                if (own > other) best = a;
+            }
             return new Choice { Index = best, LogProb = logProbs[best] };
         }
 
@@ -156,7 +166,34 @@ namespace Movelist
             logits = new float[size];
             logProbs = new float[size];
             drawnFrom = new float[size];
+            logCopies = new float[size];
+            firstPlace = new int[size];
             order = new int[size];
+            sorted = new long[size];
+        }
+
+        void FindCopies(long[] ids, int count)
+        {
+            bool ascending = true;
+            for (int a = 0; a < count; ++a)
+            {
+                logCopies[a] = 0f;
+                firstPlace[a] = order[a] = a;
+                sorted[a] = ids[a];
+                if (a > 0 && ids[a] <= ids[a - 1]) ascending = false;
+            }
+            if (ascending) return;
+            Array.Sort(sorted, order, 0, count); // copies come side by side, in any order
+            for (int begin = 0, end = 0; begin < count; begin = end)
+            {
+                int first = order[begin];
+                for (end = begin; end < count && sorted[end] == sorted[begin]; ++end) first = Math.Min(first, order[end]);
+                for (int n = begin; n < end && end - begin > 1; ++n)
+                {
+                    firstPlace[order[n]] = first;
+                    logCopies[order[n]] = (float)Math.Log(end - begin);
+                }
+            }
         }
 
         void Check(float[] state, long[] ids, int count, float temperature)
@@ -266,7 +303,7 @@ namespace Movelist
         }
 
         // False if a score is not finite. Scores of -infinity, which TopK makes, stay so.
-        static bool LogSoftmax(float[] scores, int count, float temperature, float[] to)
+        bool LogSoftmax(float[] scores, int count, float temperature, float[] to)
         {
             double largest = double.NegativeInfinity, sum = 0.0;
             for (int a = 0; a < count; ++a)
@@ -275,9 +312,10 @@ namespace Movelist
                 largest = Math.Max(largest, scores[a]);
             }
             if (double.IsInfinity(largest)) return false;
-            for (int a = 0; a < count; ++a) sum += Math.Exp((scores[a] - largest) / temperature);
+            for (int a = 0; a < count; ++a)
+                if (firstPlace[a] == a) sum += Math.Exp((scores[a] - largest) / temperature);
             double logSum = Math.Log(sum);
-            for (int a = 0; a < count; ++a) to[a] = (float)((scores[a] - largest) / temperature - logSum);
+            for (int a = 0; a < count; ++a) to[a] = (float)((scores[a] - largest) / temperature - logSum - logCopies[a]);
             return true;
         }
 
@@ -286,6 +324,7 @@ namespace Movelist
         {
             Array.Copy(logits, drawnFrom, count);
             if (options.TopK > 0 && options.TopK < count) KeepLikeliest(count, options.TopK);
+            for (int a = 0; a < count; ++a) drawnFrom[a] = drawnFrom[firstPlace[a]];
             LogSoftmax(drawnFrom, count, temperature, drawnFrom);
             int best = 0;
             float largest = float.NegativeInfinity;
@@ -301,13 +340,16 @@ namespace Movelist
             return new Choice { Index = best, LogProb = drawnFrom[best] };
         }
 
-        // Leaves the k likeliest, the first of equals; a heap of k, whose root is the least likely of them.
+        // Leaves the k likeliest actions, the first of equals; a heap of k, whose root is the least likely of them.
         void KeepLikeliest(int count, int k)
         {
-            for (int a = 0; a < k; ++a) order[a] = a;
+            int kept = 0, next = 0;
+            for (; next < count && kept < k; ++next) if (firstPlace[next] == next) order[kept++] = next;
+            if (kept < k) return;
             for (int root = k / 2 - 1; root >= 0; --root) Sink(root, k);
-            for (int a = k; a < count; ++a)
+            for (int a = next; a < count; ++a)
             {
+                if (firstPlace[a] != a) continue;
                 int dropped = a;
                 if (Likelier(a, order[0]))
                 {

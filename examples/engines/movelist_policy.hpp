@@ -25,6 +25,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -465,7 +466,8 @@ public:
 
     // Chooses one of the legal actions.
     //   state: state_size numbers, as in training, finite.
-    //   ids: count action ids, count >= 1; the bit pattern is what matters, so a std::uint64_t is cast.
+    //   ids: count action ids, count >= 1; the bit pattern is what matters, so a std::uint64_t is cast. An id that is
+    //     there k times is one action: it is as likely as if it were there once, and each copy has 1/k of that.
     Choice choose(const float* state, std::size_t state_size, const std::int64_t* ids, std::size_t count,
                   const Play& play = {}) {
         error_.clear();
@@ -473,11 +475,12 @@ public:
         encode_state(state);
         logits_.resize(count);
         for (std::size_t a = 0; a < count; ++a) logits_[a] = score(half_of(ids[a]));
+        find_copies(ids, count);
         if (!log_softmax(logits_, 1.0f, log_probs_)) {
             error_ = "the policy's scores are not finite: is the state?";
             return {};
         }
-        return play.greedy ? best(log_probs_, log_probs_) : draw(play);
+        return play.greedy ? likeliest() : draw(play);
     }
 
 private:
@@ -496,12 +499,16 @@ private:
         log_probs_.reserve(512);
         drawn_from_.reserve(512);
         noisy_.reserve(512);
+        log_copies_.reserve(512);
         order_.reserve(512);
+        first_place_.reserve(512);
     }
 
     std::shared_ptr<const detail::Weights> weights_;
     std::string error_;
     std::vector<float> first_, second_, state_half_, action_, logits_, log_probs_, drawn_from_, noisy_;
+    std::vector<float> log_copies_;         // for each entry, the logarithm of how often its id is in the list
+    std::vector<std::size_t> first_place_;  // and where it is first
     std::vector<std::size_t> used_, order_;
     std::vector<std::int64_t> kept_id_;
     std::vector<char> kept_;
@@ -619,8 +626,26 @@ private:
         return total;
     }
 
+    void find_copies(const std::int64_t* ids, std::size_t count) {
+        log_copies_.assign(count, 0.0f);
+        first_place_.resize(count);
+        for (std::size_t a = 0; a < count; ++a) first_place_[a] = a;
+        if (std::adjacent_find(ids, ids + count, std::greater_equal<std::int64_t>()) == ids + count) return;  // ascending
+        order_ = first_place_;
+        std::sort(order_.begin(), order_.end(), [ids](std::size_t a, std::size_t b) {
+            return ids[a] < ids[b] || (ids[a] == ids[b] && a < b);
+        });
+        for (std::size_t begin = 0, end = 0; begin < count; begin = end) {
+            while (end < count && ids[order_[end]] == ids[order_[begin]]) ++end;
+            for (std::size_t n = begin; n < end && end - begin > 1; ++n) {
+                first_place_[order_[n]] = order_[begin];
+                log_copies_[order_[n]] = std::log(static_cast<float>(end - begin));
+            }
+        }
+    }
+
     // False if a score is not finite. Scores of -infinity, which top_k makes, get -infinity.
-    static bool log_softmax(const std::vector<float>& scores, float temperature, std::vector<float>& out) {
+    bool log_softmax(const std::vector<float>& scores, float temperature, std::vector<float>& out) const {
         out.resize(scores.size());
         double largest = -std::numeric_limits<double>::infinity(), sum = 0.0;
         for (const float value : scores) {
@@ -628,12 +653,21 @@ private:
             largest = std::max(largest, static_cast<double>(value));
         }
         if (std::isinf(largest)) return false;
-        for (const float value : scores) sum += std::exp((value - largest) / temperature);
+        for (std::size_t a = 0; a < scores.size(); ++a) {
+            if (first_place_[a] == a) sum += std::exp((scores[a] - largest) / temperature);
+        }
         const double log_sum = std::log(sum);
         for (std::size_t a = 0; a < scores.size(); ++a) {
-            out[a] = static_cast<float>((scores[a] - largest) / temperature - log_sum);
+            out[a] = static_cast<float>((scores[a] - largest) / temperature - log_sum - log_copies_[a]);
         }
         return true;
+    }
+
+    // Of the actions with all their copies.
+    Choice likeliest() {
+        noisy_ = log_probs_;
+        for (std::size_t a = 0; a < noisy_.size(); ++a) noisy_[a] += log_copies_[a];
+        return best(noisy_, log_probs_);  // of equal ones the first, as copies of one action are
     }
 
     static Choice best(const std::vector<float>& value, const std::vector<float>& log_prob) {
@@ -645,16 +679,19 @@ private:
     Choice draw(const Play& play) {
         drawn_from_ = logits_;
         const std::size_t count = logits_.size();
-        if (play.top_k > 0 && static_cast<std::size_t>(play.top_k) < count) {
-            order_.resize(count);
-            for (std::size_t a = 0; a < count; ++a) order_[a] = a;
+        order_.clear();  // each action once, where it is first
+        for (std::size_t a = 0; a < count; ++a) {
+            if (first_place_[a] == a) order_.push_back(a);
+        }
+        if (play.top_k > 0 && static_cast<std::size_t>(play.top_k) < order_.size()) {
             const auto likelier = [this](std::size_t a, std::size_t b) {
                 return logits_[a] > logits_[b] || (logits_[a] == logits_[b] && a < b);
             };
             std::nth_element(order_.begin(), order_.begin() + play.top_k, order_.end(), likelier);
-            for (std::size_t a = static_cast<std::size_t>(play.top_k); a < count; ++a) {
-                drawn_from_[order_[a]] = -std::numeric_limits<float>::infinity();
+            for (std::size_t n = static_cast<std::size_t>(play.top_k); n < order_.size(); ++n) {
+                drawn_from_[order_[n]] = -std::numeric_limits<float>::infinity();
             }
+            for (std::size_t a = 0; a < count; ++a) drawn_from_[a] = drawn_from_[first_place_[a]];
         }
         noisy_.resize(count);
         log_softmax(drawn_from_, play.temperature, noisy_);

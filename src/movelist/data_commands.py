@@ -14,12 +14,13 @@ import tyro
 
 from movelist.core.command import Command
 from movelist.core.errors import DataError, SettingsError
-from movelist.core.settings import PlaySettings, RecordSettings
+from movelist.core.settings import PlaySettings, RecordSettings, Repeated
 from movelist.core.shell import quoted
 
 if TYPE_CHECKING:
     from movelist.data.record_format import Widths
     from movelist.data.record_rules import Columns, Problem
+    from movelist.data.repeated import Merging
     from movelist.data.store import StoreWriter
 
 
@@ -35,6 +36,9 @@ class Check:
 
     strict: bool = False
     """Stop at the first bad record."""
+
+    repeated_actions: Repeated = "refuse"
+    """A list that names an action twice: "refuse" it, or "merge" the copies into one entry, and count them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,9 @@ class Convert:
     strict: bool = False
     """Stop at the first bad record."""
 
+    repeated_actions: Repeated = "refuse"
+    """A list that names an action twice: "refuse" it, or "merge" the copies into one entry."""
+
 
 def _needs_paths(command: Check | Convert) -> None:
     if not command.paths:
@@ -71,7 +78,7 @@ def _check(command: Check, words: Sequence[str]) -> int:
     from movelist.data.store import Store, is_store
     from movelist.play.survey import Survey
 
-    survey = Survey()
+    survey = Survey(merging=_merging(command))
     stores = [path for path in command.paths if is_store(path)]
     sound: dict[str, dict[str, int]] = {}
     for path in stores:
@@ -91,7 +98,8 @@ def _check(command: Check, words: Sequence[str]) -> int:
             known: dict[str, Any] = {
                 "report": survey.problem,
                 "strict": command.strict,
-                "num_actions": _table_size(file),
+                "num_actions": _table_size(file, command),
+                "merging": survey.merging,
             }
             for columns in recordings.read(file, **known):
                 survey.add(columns)
@@ -113,14 +121,21 @@ def _check(command: Check, words: Sequence[str]) -> int:
     return 1 if survey.num_problems else 0
 
 
-def _table_size(file: Path) -> int:
+def _merging(command: Check | Convert) -> Merging | None:
+    """How recordings are read: None refuses lists that name an action twice."""
+    from movelist.data.repeated import Merging
+
+    return Merging() if command.repeated_actions == "merge" else None
+
+
+def _table_size(file: Path, command: Check) -> int:
     """Rows of the table of actions that a training from this recording has; 0 if it has none."""
     from movelist.data.loader import first_widths
     from movelist.games.game import action_encoder
     from movelist.run.recorded import game_of
 
     try:
-        game, _ = game_of(first_widths([file]))
+        game, _ = game_of(first_widths([file], _merging(command)))
     except DataError:  # what is wrong with it is said when it is read
         return 0
     return int(getattr(game, "num_actions", 0)) if action_encoder(game) == "table" else 0
@@ -142,7 +157,7 @@ def _record(command: Record, words: Sequence[str]) -> int:
     from movelist.play.selfplay import RECORDINGS, play_games
     from movelist.run.checkpoint import load_versioned
 
-    game = make_game(command.game)
+    game = make_game(command.game, command.repeated_actions)
     if command.out.exists():
         raise DataError("the recording is there already", got=str(command.out), do="Choose another with --out.")
     players: list[Policy] = []
@@ -152,18 +167,23 @@ def _record(command: Record, words: Sequence[str]) -> int:
         players.append(loaded)
         versions.append(version)
     writer = recordings.writer(command.out)
-    play = PlaySettings(keep_forced=True)
-    for first in range(0, command.episodes, play.num_games):
-        number_E = np.arange(first, min(first + play.num_games, command.episodes))
-        seats_EP = np.zeros((len(number_E), game.num_players), np.int64)
-        if command.against:  # the policy takes each seat equally often
-            seats_EP = np.where(np.arange(game.num_players) == (number_E % game.num_players)[:, None], 0, 1)
-        seed_E = derive_seeds(command.seed, RECORDINGS, first, len(number_E))
-        episodes = play_games(game, players, seats_EP, seed_E, play).check(game_name(game))
-        version_EP = np.array(versions)[seats_EP]
-        episodes.controller_EP[:] = np.where(version_EP >= 0, POLICY, OTHER)
-        writer.write(columns_of(episodes, game_name(game), version_EP, first=first))
-    writer.close()
+    play, recorded = PlaySettings(keep_forced=True), 0
+    try:
+        for first in range(0, command.episodes, play.num_games):
+            number_E = np.arange(first, min(first + play.num_games, command.episodes))
+            seats_EP = np.zeros((len(number_E), game.num_players), np.int64)
+            if command.against:  # the policy takes each seat equally often
+                seats_EP = np.where(np.arange(game.num_players) == (number_E % game.num_players)[:, None], 0, 1)
+            seed_E = derive_seeds(command.seed, RECORDINGS, first, len(number_E))
+            episodes = play_games(game, players, seats_EP, seed_E, play).check(game_name(game))
+            version_EP = np.array(versions)[seats_EP]
+            episodes.controller_EP[:] = np.where(version_EP >= 0, POLICY, OTHER)
+            writer.write(columns_of(episodes, game_name(game), version_EP, first=first))
+            recorded += len(number_E)
+    finally:
+        writer.close()
+        if not recorded:  # what was recorded before a failure stays, and is whole
+            command.out.unlink()
     _say(f"Recorded {command.episodes:,} episodes of {game_name(game)} in {command.out}.")
     _say(f"Next: movelist check {quoted(command.out)}")
     return 0
@@ -233,10 +253,11 @@ def _all_columns(
         widths = opened.widths
         yield from opened.recorded()
         opened.close()
+    known: dict[str, Any] = {"report": problems.append, "strict": command.strict, "merging": _merging(command)}
     for file in files:
         if store:
             store.begin(file)
-        for columns in recordings.read(file, expected=widths, report=problems.append, strict=command.strict):
+        for columns in recordings.read(file, expected=widths, **known):
             widths = columns.widths
             yield columns
 

@@ -112,7 +112,7 @@ BAD = [
     (json.dumps(record()).replace('"reward": 0', '"reward": null', 1).encode(), "step 0", "field reward", "got null"),
     (with_step(0, actions=7), "step 0", "field actions", "got int"),
     (with_step(0, actions=[7, 7]), "step 0", "field actions", "stands twice in one list: got 0x0000000000000007"),
-    (with_step(0, actions=[7, 7]), "step 0", "field actions", "Let the engine list each action once"),
+    (with_step(0, actions=[7, 7]), "step 0", "field actions", "--repeated_actions merge makes one of them"),
     (with_step(0, actions=[1.0, 2]), "step 0", "field actions", "got float"),
     (with_step(0, actions=["seven", 2]), "step 0", "field actions", "got 'seven'"),
     (with_step(0, actions=[2**64, 2]), "step 0", "field actions", "does not fit 64 bits"),

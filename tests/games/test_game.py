@@ -157,7 +157,9 @@ def test_duplicate_ids(twins):
     assert message == (
         f"an id is there twice: got {duplicate} at places 0 and 2, expected ids that differ within one list "
         f"(Race, seed {SEED}, turn 1). "
-        "Name each action once, as list(dict.fromkeys(actions)) does; apply's index then refers to that list."
+        "If both are the same action, say --repeated_actions merge, or "
+        'repeated_actions = "merge" in the game\'s class; '
+        "two different actions need two ids."
     )
 
 

@@ -154,6 +154,38 @@ def test_temperature_and_top_k(reader, temperature, top_k, small, tmp_path):
         assert log_prob == pytest.approx(expected[int(index)], abs=2e-5)
 
 
+@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (0.5, 0), (1.0, 3), (2.0, 1), (1.0, 4)])
+def test_an_id_that_is_there_several_times_is_one_action(reader, temperature, top_k, small):
+    net = exported(SHAPES["bits"], small)
+    generator = np.random.default_rng(2)
+    state_BS, _ = lists(net, 40)
+    once = [np.array(EDGE_IDS)[generator.permutation(9)[: generator.integers(1, 9)]] for _ in state_BS]
+    rows = [np.r_[row, row[generator.integers(0, len(row), 4)]][generator.permutation(len(row) + 4)] for row in once]
+    rows[0] = np.array(EDGE_IDS * 3)
+    options = {"temperature": temperature, "top_k": top_k, "greedy": False, "turn": 3}
+    plays = list(zip(state_BS, rows, strict=True))
+    found = choices(reader, small, [case(s, i, seed=n, **options) for n, (s, i) in enumerate(plays)])
+    greedy = choices(reader, small, [case(s, i) for s, i in plays])
+    for n, (state, row) in enumerate(plays):
+        index, log_prob, *logits = found[n]
+        ids, number = np.unique(row, return_counts=True)
+        first = np.array([row.tolist().index(value) for value in ids])
+        copies = number[np.searchsorted(ids, row)]
+        score_U = np.float32(logits)[first] / np.float32(temperature)
+        left_out = np.lexsort((first, -score_U))[top_k or len(ids) :]
+        score_U[left_out] = -np.inf
+        together_U = log_softmax(torch.from_numpy(score_U), Segments.from_counts([len(ids)])).numpy()
+        share_A = together_U[np.searchsorted(ids, row)] - np.log(copies).astype(np.float32)
+        noise = gumbel(Turns(np.zeros(0), np.array([len(row)]), row, np.array([n]), np.array([3])))
+        assert int(index) == np.argmax(share_A + noise)
+        assert log_prob == pytest.approx(share_A[int(index)], abs=2e-5)
+        # What a recording of it becomes where copies are merged: the log-prob in a list that names each action once.
+        chosen, own = NetPolicy(net, greedy=True).act(state, ids)
+        place = int(greedy[n][0])
+        assert row[place] == ids[chosen] and place == first[chosen]
+        assert greedy[n][1] + np.log(copies[place]) == pytest.approx(own, abs=2e-5)
+
+
 # Of the 64 hashed bits all are 1 with this seed at turn 0 in the first place: the largest noise, far above any score.
 LARGEST_NOISE = 2741761586741081495
 

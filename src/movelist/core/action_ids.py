@@ -152,3 +152,23 @@ def listed_twice(action_id_A: NDArray[np.int64], count_N: NDArray[np.integer]) -
             same = (np.diff(ids[order]) == 0) & (np.diff(step[order]) == 0)
             twice_N[step[order][1:][same]] = True
     return twice_N
+
+
+def first_copies(action_id_A: NDArray[np.int64], count_N: NDArray[np.integer]) -> NDArray[np.int64]:
+    """For each entry, the place of the first one with the same id in the same list, int64 [A]; mostly its own.
+
+    Args:
+        action_id_A: int64 [A], all lists one after another.
+        count_N: int [N], their lengths.
+
+    Example: the lists [7, 9, 7] and [9] give [0, 1, 0, 3].
+    """
+    first_A = np.arange(len(action_id_A))
+    step_A = np.repeat(np.arange(len(count_N)), count_N)
+    place = np.flatnonzero(listed_twice(action_id_A, count_N)[step_A])
+    if len(place):
+        step, ids = step_A[place], action_id_A[place]
+        order = np.lexsort((ids, step))  # stable: copies stay in the order of the list
+        begins = np.r_[True, (np.diff(ids[order]) != 0) | (np.diff(step[order]) != 0)]
+        first_A[place[order]] = place[order][begins][np.cumsum(begins) - 1]
+    return first_A

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from movelist.core.checks import at_least, check_kinds, require
+from movelist.core.settings import Repeated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,9 @@ class BenchmarkSettings:
 
     data: tuple[Path, ...] = ()
     """Recordings, or folders of them, to take the steps from instead; --game does not count then."""
+
+    repeated_actions: Repeated = "refuse"
+    """A list that names an action twice: "refuse" it, or "merge" the copies into one entry."""
 
     num_episodes: int = 200
     """Games to play, or at most to read: enough for the largest batch size."""

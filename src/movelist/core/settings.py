@@ -14,6 +14,7 @@ from movelist.core.by_name import HANDED_IN, check_name
 from movelist.core.checks import above_zero, at_least, check_kinds, plain, require
 from movelist.core.errors import SettingsError, nearest
 
+Repeated = Literal["refuse", "merge"]
 SELF_PLAY_STEPS = 500_000  # what total_steps "auto" means without --data
 
 
@@ -150,6 +151,10 @@ class PlaySettings:
 
     max_turns: int = 10_000
     """A game still running after this many turns is cut off there and counts as truncated."""
+
+    repeated_actions: Repeated = "refuse"
+    """A list that names an action twice, of the game or of --data: "refuse" it, or "merge" the copies into one entry.
+    Recorded log-probs follow: docs/episode_format.md. A game of your own may say it itself."""
 
     rollout_workers: int = 0
     """Processes that play the games while this one runs the network; 0 plays them in this process. More help where the
@@ -383,6 +388,9 @@ class RecordSettings:
 
     seed: int = 0
     """Of the games' chance and of the players' draws."""
+
+    repeated_actions: Repeated = "refuse"
+    """A list of the game that names an action twice: "refuse" it, or "merge" the copies into one entry."""
 
     def __post_init__(self) -> None:
         check_kinds(self)

@@ -33,7 +33,10 @@ class ArrowsWriter:
         self._stream_schema: Any = None
 
     def write(self, columns: Columns) -> None:
-        """Add these episodes."""
+        """Add these episodes; one without steps has no row to stand in, and is left out."""
+        with_steps = np.diff(columns.raw.episode_offsets) > 0
+        if not with_steps.all():
+            columns = columns.take(np.flatnonzero(with_steps))
         ends = columns.raw.episode_offsets
         first = 0
         while first < len(columns):

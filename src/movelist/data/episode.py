@@ -33,8 +33,7 @@ from movelist.data.column import Column, Per, declared
 LARGEST = 2.0**50
 LOWEST_LOG_PROB = -40.0  # 4e-18; PPO divides by the probability, and nobody draws such an action in a life of games
 REFUSED_TWICE = (
-    "Let the engine list each action once, and let the chosen index count in that list; two different actions need two "
-    "ids."
+    "If both are the same action, --repeated_actions merge makes one of them; two different actions need two ids."
 )
 POLICY, HUMAN, OTHER = 0, 1, 2  # who moves a seat: PPO learns from POLICY seats, the others shape the returns
 

@@ -25,6 +25,7 @@ from movelist.data import recordings
 from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything, no_episodes
 from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
 from movelist.data.record_rules import NO_VERSION, Position, Problem, no_row
+from movelist.data.repeated import Merging
 from movelist.data.same_file import distinct
 from movelist.data.store import Store, Stored, join_stored, outside_table, stored
 
@@ -141,6 +142,7 @@ class RecordingStream:
         share: Which episodes of a rollout are kept here; several processes all read the files, and share what is there.
         sizes: How many bytes of each file are read, the same in all processes, though a writer goes on; None reads all.
         num_actions: Rows of the network's table of actions, without which an episode is left out; 0 for no table.
+        merging: As in `recordings.read`.
 
     Raises:
         DataError: No episode can be used.
@@ -157,12 +159,13 @@ class RecordingStream:
         share: Share = everything,
         sizes: Sequence[int] | None = None,
         num_actions: int = 0,
+        merging: Merging | None = None,
     ) -> None:
         self.ends = dict(zip(map(str, files), sizes, strict=True)) if sizes is not None else {}
         self.num_actions = num_actions
         self.files, self.passes, self.seed, self.keep_forced, self.report = files, passes, seed, keep_forced, report
-        self.share = share
-        self.widths = first_widths(files)
+        self.share, self.merging = share, merging
+        self.widths = first_widths(files, merging)
 
     def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
         """See `Stream`."""
@@ -194,6 +197,7 @@ class RecordingStream:
                 report=report,
                 end=self.ends.get(str(files[file])),
                 num_actions=self.num_actions,
+                merging=self.merging,
             )
             for columns in reading:
                 ready, taken = stored(columns, keep_forced=self.keep_forced), 0
@@ -240,7 +244,7 @@ def _passed_over(file: Path, files: Sequence[Path]) -> bool:
     return len(distinct([*files, file], lambda text: None)) == len(files)
 
 
-def first_widths(files: Sequence[Path]) -> Widths:
+def first_widths(files: Sequence[Path], merging: Merging | None = None) -> Widths:
     """The widths of the first episode that can be used.
 
     Raises:
@@ -248,7 +252,7 @@ def first_widths(files: Sequence[Path]) -> Widths:
     """
     problems: list[Problem] = []
     for file in files:
-        for columns in recordings.read(file, report=problems.append):
+        for columns in recordings.read(file, report=problems.append, merging=merging):
             return columns.widths
     first = f", the first problem: {problems[0]}" if problems else ""
     raise DataError(f"nothing in the recordings can be used{first}", where=", ".join(map(str, files[:3])),

@@ -41,6 +41,8 @@ from movelist.data.record_format import Widths
 Array = NDArray[Any]
 NO_REWARD, LOOKING_BACK, LOOKING_ON = 0, 1, 2
 NO_VERSION = -1
+# (kind, field, what, expected, which steps or episodes break it, what was found there)
+Rule = tuple[str, str, str, object, Array, Any]
 _ROWS = ("reward_form_E", "has_final_E", "version_EP", "ordinal_E", "line_E", "next_E4")  # of Columns, one an episode
 
 
@@ -195,7 +197,9 @@ def no_row(file: str, place: str, num_actions: int) -> Problem:
                    expected=f"0 to {num_actions - 1}", do=_DO["table"])  # fmt: skip
 
 
-def keep_good(columns: Columns, file: str, unit: str, num_actions: int = 0) -> tuple[Columns, list[Problem]]:
+def keep_good(
+    columns: Columns, file: str, unit: str, num_actions: int = 0, copies: Iterator[Rule] | None = None
+) -> tuple[Columns, list[Problem]]:
     """Hold the rules; hand back the episodes that keep them, and a problem for each other one.
 
     Args:
@@ -203,10 +207,13 @@ def keep_good(columns: Columns, file: str, unit: str, num_actions: int = 0) -> t
         file: Its file.
         unit: "line" or "row".
         num_actions: Rows of the network's table of actions; 0 for no table.
+        copies: The rules for lists that name an action twice; None refuses all of them.
     """
     found: dict[int, Problem] = {}
     by_episode = [column.label for column in columns.raw.extra if not column.by_turn]
-    for kind, field, what, expected, broken, values in chain(_rules(columns), _table_rule(columns.raw, num_actions)):
+    copies = _no_copies(columns.raw) if copies is None else copies
+    rules = chain(_rules(columns), copies, _number_rules(columns), _table_rule(columns.raw, num_actions))
+    for kind, field, what, expected, broken, values in rules:
         per_step = field not in ("steps", "returns", "final_states", *by_episode)
         for index in np.flatnonzero(broken).tolist():
             episode = index
@@ -239,6 +246,7 @@ _NO_ROW = "an action id has no row in the table"
 _DO = {
     "empty list": "A turn without a legal action is no step: leave it out.",
     "duplicate id": REFUSED_TWICE,
+    "different copies": "They are two actions: write them with two ids.",
     "chosen": "`chosen` is the index of the action in the list, not its id.",
     "player": "Seats are counted from 0; `players` has an entry for each.",
     "reward": "Write `reward` in every step of an episode or in none, as finite numbers.",
@@ -253,8 +261,8 @@ _DO = {
 }
 
 
-def _rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Array, Any]]:
-    """(kind, field, what, expected, which steps or episodes break it, what was found there), the first rule first."""
+def _rules(columns: Columns) -> Iterator[Rule]:
+    """Those of a list, a choice and a seat, the first rule first."""
     raw = columns.raw
     count_N = np.diff(raw.action_offsets)
     players = raw.num_players
@@ -265,8 +273,11 @@ def _rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Array, Any
     yield "chosen", "chosen", "the chosen index is outside the list", "less than the list's length", bad_N, got
     bad_N = (raw.player_N < 0) | (raw.player_N >= players)
     yield "player", "player", "there is no such player", f"0 to {players - 1}", bad_N, raw.player_N.__getitem__
-    twice_N, which = _duplicates(raw, count_N)
-    yield "duplicate id", "actions", "an action id stands twice in one list", "distinct ids", twice_N, which
+
+
+def _number_rules(columns: Columns) -> Iterator[Rule]:
+    """Those of states, log-probs, rewards and further columns."""
+    raw = columns.raw
     if raw.state_NS.dtype != np.uint8:
         yield from _state_rules("state", "a state", raw.state_NS, beyond_reason(raw.state_NS, 1))
     bad_N = np.isinf(raw.log_prob_N) | (raw.log_prob_N > 1e-4)
@@ -279,7 +290,7 @@ def _rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Array, Any
         yield "state", column.label, f"{column.label} holds NaN or infinity", "finite numbers", broken, None
 
 
-def _reward_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Array, Any]]:
+def _reward_rules(columns: Columns) -> Iterator[Rule]:
     raw, form_E = columns.raw, columns.reward_form_E
     form_N = form_E[raw.episode_N]
     bad_N = (form_N == LOOKING_BACK) & ~np.isfinite(raw.reward_N)
@@ -315,7 +326,7 @@ def _reward_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Arr
         )
 
 
-def _table_rule(raw: Episodes, num_actions: int) -> Iterator[tuple[str, str, str, object, Array, Any]]:
+def _table_rule(raw: Episodes, num_actions: int) -> Iterator[Rule]:
     """Ids that are no row of the table of a network; recordings themselves know of no table."""
     bad_A = (raw.action_id_A < 0) | (raw.action_id_A >= num_actions)
     if num_actions and bad_A.any():
@@ -327,9 +338,7 @@ def _table_rule(raw: Episodes, num_actions: int) -> Iterator[tuple[str, str, str
         yield "table", "actions", _NO_ROW, f"0 to {num_actions - 1}", bad_N, ids.__getitem__
 
 
-def _state_rules(
-    field: str, what: str, states: Array, bad: Array
-) -> Iterator[tuple[str, str, str, object, Array, Any]]:
+def _state_rules(field: str, what: str, states: Array, bad: Array) -> Iterator[Rule]:
     """Which of the rows that are beyond reason hold no number, and which one that is too large."""
     missing = bad.copy()
     missing[bad] = ~np.isfinite(states[bad]).all(axis=tuple(range(1, states.ndim)))
@@ -337,7 +346,7 @@ def _state_rules(
     yield "too large", field, f"{what} holds a number too large to train with", RANGE, bad & ~missing, None
 
 
-def _size_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Array, Any]]:
+def _size_rules(columns: Columns) -> Iterator[Rule]:
     """Rewards and returns that no statistic of training can hold; those that are no numbers are found elsewhere."""
     raw = columns.raw
     size_N = np.abs(np.nan_to_num(raw.reward_N, nan=0.0))
@@ -357,9 +366,9 @@ def _size_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Array
     yield "too large", "returns", what, f"{RANGE} for each seat", bad_E, lambda e: raw.return_EP[e].tolist()
 
 
-def _duplicates(raw: Episodes, count_N: Array) -> tuple[Array, Any]:
-    """Which steps list an id twice, and a function that says which one."""
-    twice_N = listed_twice(raw.action_id_A, count_N)
+def _no_copies(raw: Episodes) -> Iterator[Rule]:
+    """No list names an id twice."""
+    twice_N = listed_twice(raw.action_id_A, np.diff(raw.action_offsets))
 
     def which(step: int) -> str:
         ids, counts = np.unique(
@@ -367,7 +376,7 @@ def _duplicates(raw: Episodes, count_N: Array) -> tuple[Array, Any]:
         )
         return to_text(int(ids[counts > 1][0]))
 
-    return twice_N, which
+    yield "duplicate id", "actions", "an action id stands twice in one list", "distinct ids", twice_N, which
 
 
 def _totals(reward_NP: Array, raw: Episodes) -> Array:

@@ -20,6 +20,7 @@ from movelist.data.arrows import read_arrows
 from movelist.data.jsonl import JsonlWriter, read_jsonl
 from movelist.data.record_format import Widths
 from movelist.data.record_rules import Columns, Position, Problem, keep_good
+from movelist.data.repeated import Merging
 from movelist.data.same_file import distinct
 
 Report = Callable[[Problem], None]
@@ -143,6 +144,7 @@ def read(
     strict: bool = False,
     end: int | None = None,
     num_actions: int = 0,
+    merging: Merging | None = None,
 ) -> Iterator[Columns]:
     """Read and check a recording, some thousand steps at a time.
 
@@ -154,6 +156,7 @@ def read(
         strict: Raise at the first problem that is not harmless.
         end: How many bytes of the file are read; None reads all that is there.
         num_actions: Rows of the network's table of actions, without which an episode is left out; 0 for no table.
+        merging: Merges the copies where a list names an action twice, and counts them; None refuses such lists.
 
     Yields:
         The good episodes, as they stand in the file.
@@ -165,11 +168,13 @@ def read(
     kind = _kind(path)
     try:
         for columns in kind.read(path, start or Position(), expected, found.append, end):
-            good, problems = keep_good(columns, str(path), kind.unit, num_actions)
+            rules = merging.rules(columns) if merging else None
+            good, problems = keep_good(columns, str(path), kind.unit, num_actions, rules)
             _tell([*found, *problems], report, strict)
             found.clear()
             if len(good):
-                yield good.recorded_in(str(path), kind.unit)
+                whole = merging.merged(good) if merging else good
+                yield whole.recorded_in(str(path), kind.unit)
     except OSError as error:
         what = "a recording cannot be read"
         raise DataError(what, got=error.strerror or error, where=str(path), do="Is it open elsewhere?") from None

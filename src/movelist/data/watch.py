@@ -15,6 +15,7 @@ from movelist.data.loader import State
 from movelist.data.record_format import Widths
 from movelist.data.record_lines import is_packed
 from movelist.data.record_rules import Columns, Position, Problem
+from movelist.data.repeated import Merging
 from movelist.data.same_file import FINGERPRINT_BYTES, digest, fingerprint, tail
 from movelist.data.store import Stored, join_stored, stored
 
@@ -34,6 +35,7 @@ class WatchStream:
         report: Told of each problem once.
         num_actions: Rows of the network's table of actions, without which an episode is left out; 0 for no table.
         say: Told once what is left out: leftovers of tools, and files with the same bytes as one that was read.
+        merging: As in `recordings.read`.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class WatchStream:
         report: Callable[[Problem], None] | None = None,
         say: Callable[[str], None] = lambda text: None,
         num_actions: int = 0,
+        merging: Merging | None = None,
     ) -> None:
-        self.num_actions = num_actions
+        self.num_actions, self.merging = num_actions, merging
         self.folder, self.keep_forced, self.widths = folder, keep_forced, widths
         self._report, self._told = report, set[tuple[str, str, str]]()
         self._say, self._said = say, set[str]()
@@ -86,7 +89,7 @@ class WatchStream:
             stamp = _stamp(path)
             if not entry["position"]["ordinal"] or not stamp:
                 continue
-            if (name, stamp) not in self._used and not _has_more(path, entry, self.widths):
+            if (name, stamp) not in self._used and not self._has_more(path, entry):
                 self._used.add((name, stamp))
             if (name, stamp) in self._used:
                 names.append(str(path))
@@ -118,6 +121,7 @@ class WatchStream:
                                        what="a file became shorter than what was read of it",
                                        do="Write new episodes into a new file."))  # fmt: skip
                 known: dict[str, Any] = {"expected": self.widths, "num_actions": self.num_actions}
+                known["merging"] = self.merging
                 for columns in recordings.read(path, start=start, report=self._tell, **known):
                     yield path, columns
                 entry["size"], entry["time"] = stamp
@@ -159,6 +163,23 @@ class WatchStream:
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
 
+    def _has_more(self, path: Path, entry: dict[str, Any]) -> bool:
+        """Whether an episode, or the beginning of one, lies behind the position: it may be read ahead and not used yet.
+
+        All of a file that was written anew does.
+        """
+        found: list[Problem] = []
+        try:
+            if fingerprint(path, entry["head"][0]) != list(entry["head"]):
+                return True
+            start = Position(**entry["position"])
+            known: dict[str, Any] = {"start": start, "expected": self.widths, "merging": self.merging and Merging()}
+            if any(True for _ in recordings.read(path, report=found.append, **known)):
+                return True
+        except (DataError, OSError):
+            return True
+        return any(problem.kind == "unfinished" for problem in found)
+
     def _tell(self, problem: Problem) -> None:
         place = (problem.file, problem.place, problem.kind)
         if self._report is not None and not problem.harmless and place not in self._told:
@@ -190,20 +211,3 @@ def _read_before(path: Path, size: int, entry: dict[str, Any]) -> bool:
         and fingerprint(path, entry["head"][0]) == list(entry["head"])
         and [entry["seen"][0], *tail(path, entry["seen"][0])] == list(entry["seen"])
     )
-
-
-def _has_more(path: Path, entry: dict[str, Any], widths: Widths) -> bool:
-    """Whether an episode, or the beginning of one, lies behind the position: it may be read ahead and not used yet.
-
-    All of a file that was written anew does.
-    """
-    found: list[Problem] = []
-    try:
-        if fingerprint(path, entry["head"][0]) != list(entry["head"]):
-            return True
-        start = Position(**entry["position"])
-        if any(True for _ in recordings.read(path, start=start, expected=widths, report=found.append)):
-            return True
-    except (DataError, OSError):
-        return True
-    return any(problem.kind == "unfinished" for problem in found)

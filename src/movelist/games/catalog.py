@@ -13,6 +13,7 @@ from movelist.core.errors import GameError, SettingsError, nearest
 from movelist.games import openspiel
 from movelist.games.game import Game, code_failed
 from movelist.games.pettingzoo import PettingZooGame
+from movelist.games.repeated import merging
 from movelist.games.rlcard import RLCardGame
 
 LIBRARIES: dict[str, Callable[[str], Game]] = {
@@ -43,13 +44,14 @@ class GameSpec:
         return LIBRARIES[library](name) if library else _own(name)
 
 
-def make_game(game: str | GameSpec | Game | Callable[[], Game]) -> Game:
-    """The game of a name or a description; a game is handed back as it is.
+def make_game(game: str | GameSpec | Game | Callable[[], Game], repeated_actions: str = "refuse") -> Game:
+    """The game of a name or a description; a game is handed back as it is, unless its lists are to be merged.
 
     Args:
         game: A name, a GameSpec, a class or function that makes a Game, or any Game. A name is "dou_dizhu" or
             "leduc_poker(players=3)" of OpenSpiel's, "pettingzoo:classic/connect_four_v3", "rlcard:doudizhu", or your
             own "file.py:Class" or "module:Class", which is imported.
+        repeated_actions: "merge" if a list may name an action twice; a game of one's own may say it by its attribute.
 
     Raises:
         GameError: There is no such game, or it cannot be played here.
@@ -59,10 +61,12 @@ def make_game(game: str | GameSpec | Game | Callable[[], Game]) -> Game:
     if isinstance(game, str):
         game = GameSpec(game)
     if isinstance(game, GameSpec):
-        return game.make()
-    if isinstance(game, type) or inspect.isfunction(game):
-        return _called(game, game.__qualname__)
-    return cast(Game, game)
+        made = game.make()
+    elif isinstance(game, type) or inspect.isfunction(game):
+        made = _called(game, game.__qualname__)
+    else:
+        made = cast(Game, game)
+    return merging(made, repeated_actions)
 
 
 def make_known(name: str) -> Game:

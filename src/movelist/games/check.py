@@ -27,8 +27,13 @@ from movelist.games.game import (
     start_game,
     state_size,
 )
+from movelist.games.repeated import merging
 
 LARGEST_SEED = 2**63 - 1  # of a game, as training hands them out
+REPEATED = (
+    'If both are the same action, say --repeated_actions merge, or repeated_actions = "merge" in the game\'s class; '
+    "two different actions need two ids."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +98,7 @@ def check_game(
         >>> check_game(make_game("tic_tac_toe"), num_games=1).state_size
         29
     """
+    game = merging(game)
     seen = _Seen(num_players=check_players(game), state_size=state_size(game))
     numbers = random.Random(seed)
     for _ in range(num_games):
@@ -278,7 +284,7 @@ def _read_legal_actions(game: Game, state: State, where: str) -> list[int]:
             got=f"{twice} at places {_places(ids, twice)}",
             expected="ids that differ within one list",
             where=where,
-            do="Name each action once, as list(dict.fromkeys(actions)) does; apply's index then refers to that list.",
+            do=REPEATED,
         )
     if action_encoder(game) == "table":
         num_actions: int = game.num_actions  # type: ignore[attr-defined]  # action_encoder has seen that it is there

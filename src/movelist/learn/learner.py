@@ -62,6 +62,7 @@ from movelist.learn.model import Network
 from movelist.learn.parallel import World
 
 Array = NDArray[Any]
+ROUNDED_AWAY = 2.0**22  # deviations from 0, where float32 rounds a value by a quarter of one, and beyond by more
 FAR_OFF = 2.0  # deviations of the returns; nearer to 0 than this, a new network's values find their mean at once
 
 
@@ -331,9 +332,14 @@ class Learner:
             with torch.no_grad():
                 self.net.value_bias.add_(moved)
         if (centre := prepared.returns.centre) != self.returns.centre:
+            away = abs(centre) / self._divisor(prepared.returns)
             self.notices.append(
                 "The returns lie far from 0 for how little they differ, as where final scores stand in place of gains: "
                 f"the values begin at their mean of {centre:.4g}, and it learns the same."
+                if away < ROUNDED_AWAY
+                else f"Warning: the returns lie {away:.1g} times as far from 0, at {centre:.4g}, as they differ. "
+                "Values in float32 are rounded by more than that, and little may be learnt: let the game pay what was "
+                "won or lost."
             )
         self.returns = prepared.returns
         if prepared.outlier is not None and not self.told_of_outliers:

@@ -19,6 +19,7 @@ from movelist.core.errors import DataError, GameError, MissingExtraError, Settin
 from movelist.core.settings import PlaySettings
 from movelist.data import recordings
 from movelist.data.episode import Episodes, concatenate
+from movelist.data.repeated import Merging
 from movelist.games.catalog import make_game, make_known
 from movelist.games.game import Game, action_encoder, game_name
 from movelist.learn.device import choose_device, set_up
@@ -174,7 +175,7 @@ class Steps:
 
 def played_steps(settings: BenchmarkSettings) -> Steps:
     """Games of random players."""
-    game = make_game(settings.game)
+    game = make_game(settings.game, settings.repeated_actions)
     source = SelfPlay(game, PlaySettings(), seed=settings.seed)
     return steps_of(source.collect(RandomPolicy(), settings.num_episodes), game)
 
@@ -188,7 +189,7 @@ def recorded_steps(settings: BenchmarkSettings) -> Steps:
     parts: list[Episodes] = []
     game = ""
     for file in recordings.find(settings.data):
-        for columns in recordings.read(file):
+        for columns in recordings.read(file, merging=Merging() if settings.repeated_actions == "merge" else None):
             game = columns.widths.game
             parts.append(columns.episodes())
             if sum(map(len, parts)) >= settings.num_episodes:

@@ -14,6 +14,7 @@ from movelist.core.returns import Moments
 from movelist.data.episode import POLICY, Episodes
 from movelist.data.record_format import CONTROLLER_NAMES
 from movelist.data.record_rules import NO_VERSION, Columns, Problem
+from movelist.data.repeated import Merging
 from movelist.play.arena import MANY_TRUNCATED, outcomes, wilson_interval
 
 Array = NDArray[Any]
@@ -71,6 +72,7 @@ class Survey:
     places: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     widths: set[str] = field(default_factory=set)
     not_used: set[str] = field(default_factory=set)
+    merging: Merging | None = None  # counts what was merged as the recordings were read
 
     def problem(self, problem: Problem) -> None:
         """Count a problem, and keep the first places of its kind."""
@@ -130,6 +132,7 @@ class Survey:
             "legal_actions": self.legal_actions,
             "longest_list": self.longest_list,
             "list_lengths": {_range(power): self.lists[power] for power in sorted(self.lists)},
+            **({"merged_lists": self.merging.lists, "merged_entries": self.merging.entries} if self.merging else {}),
             "seats": {str(seat): dict(names) for seat, names in sorted(self.seats.items())},
             "scores": [
                 {"player": player, "against": against, **tally.summary()}
@@ -156,6 +159,10 @@ class Survey:
         for power in sorted(self.lists):
             bar = "#" * math.ceil(40 * self.lists[power] / most)
             lines.append(f"  list of {_range(power):>11} {self.lists[power]:>12,} {bar}")
+        if self.merging:
+            lines.append(
+                f"merged         {self.merging.lists:>12,}   lists, {self.merging.entries:,} copies of actions"
+            )
         for seat, names in sorted(self.seats.items()):
             lines.append(f"seat {seat}: " + ", ".join(f"{name} {number:,}" for name, number in names.most_common()))
         for (player, against), tally in sorted(self.scores.items()):

@@ -16,6 +16,7 @@ from movelist.games.catalog import is_own, make_game, make_known, own_name
 from movelist.games.check import check_game
 from movelist.games.game import Game, game_name, state_size
 from movelist.games.game_tree import MOST_NODES
+from movelist.games.repeated import merging
 from movelist.learn.device import choose_device
 from movelist.learn.learner import Learner
 from movelist.learn.loss import Loss
@@ -90,6 +91,7 @@ def train(
     own, named = _own_and_named(game, settings if resumed else {})
     chosen = TrainSettings.from_flat(settings | named)
     if own is not None:
+        own = merging(own, chosen.play.repeated_actions)
         check_game(own, num_games=1, max_turns=chosen.play.max_turns, cut_off=True)
     resolved, parts = handed_in(
         chosen,
@@ -204,7 +206,8 @@ def load_player(path: Path, game: Game | None, *, greedy: bool) -> tuple[NetPoli
         return exported, game
     device = choose_device("cpu")
     state = checkpoint.load(path)
-    game = game or _game_of(state["settings"]["game"], make_game)
+    settings = state["settings"]
+    game = merging(game or _game_of(settings["game"], make_game), settings.get("repeated_actions", "refuse"))
     net = checkpoint.load_net(state, device)
     checkpoint.check_fits(state, path, game=game_name(game), state_size=state_size(game))
     return NetPolicy(net, greedy=greedy), game

@@ -20,11 +20,13 @@ from movelist.data.episode import HUMAN, OTHER, POLICY, Episodes
 from movelist.data.loader import RecordedSource, RecordingStream, StoreStream, Stream, first_widths
 from movelist.data.record_format import Widths
 from movelist.data.record_rules import Problem
+from movelist.data.repeated import Merging
 from movelist.data.store import Store, is_store
 from movelist.games.catalog import from_anywhere, is_known, is_own, library_of, make_game, make_known
 from movelist.games.check import check_game
 from movelist.games.game import Game, game_name, state_size
 from movelist.games.openspiel import OpenSpielGame
+from movelist.games.repeated import merging
 from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, Policy, Turns
 from movelist.play.profiles import profile_named
@@ -97,21 +99,22 @@ def open_data(
         run = replace(settings.run, total_steps=settings.run.step_goal)
         if game is None:
             name = "dou_dizhu" if settings.game is None else settings.game
-            game, name = _made(name, settings.play.max_turns), from_anywhere(name)
+            game, name = _made(name, settings), from_anywhere(name)
         else:  # the settings may say where its class stands, so that commands find it
             name = settings.game if settings.game and is_own(settings.game) else game_name(game)
-        return replace(settings, game=name, run=run), game, None
+        return replace(settings, game=name, run=run), merging(game, settings.play.repeated_actions), None
     profile_named(settings.recorded.publish)
     data = _open(settings, say, world or World(torch.device("cpu")))
     name = data.widths.game if settings.game is None else from_anywhere(settings.game)
     if name != data.widths.game:
         if game is None and is_known(name):
-            game = _made(str(settings.game), settings.play.max_turns)
+            game = _made(str(settings.game), settings)
         if game is None or game_name(game) != data.widths.game:
             expected = settings.game if game is None else game_name(game)
             raise SettingsError("the data are of another game", got=data.widths.game, expected=expected,
                                 do="Leave out --game, or give its own recordings.")  # fmt: skip
     game, note = game_of(data.widths, game)
+    game = merging(game, settings.play.repeated_actions)
     run = settings.run
     if run.total_steps == "auto":
         run = replace(run, total_steps=None)
@@ -120,15 +123,15 @@ def open_data(
     return replace(settings, game=name, run=run), game, replace(data, notes=(note,) if note else ())
 
 
-def _made(name: str, max_turns: int) -> Game:
+def _made(name: str, settings: TrainSettings) -> Game:
     """The game of a name; one that comes from outside is seen to keep its promises before it is trained on.
 
     Raises:
         MovelistError: There is none, or it breaks a promise.
     """
-    game = make_game(name)
+    game = merging(make_game(name), settings.play.repeated_actions)
     if not isinstance(game, OpenSpielGame):
-        check_game(game, num_games=1, max_turns=max_turns, cut_off=True)
+        check_game(game, num_games=1, max_turns=settings.play.max_turns, cut_off=True)
     return game
 
 
@@ -137,7 +140,8 @@ def _open(settings: TrainSettings, say: Callable[[str], None], world: World) -> 
     if recorded.watch:
         if not paths[0].is_dir():
             raise SettingsError("--watch needs a folder", got=str(paths[0]))
-        widths = world.first(lambda: _wait_for_widths(paths[0], settings.run.max_seconds, say))
+        merged = merging_of(settings)
+        widths = world.first(lambda: _wait_for_widths(paths[0], settings.run.max_seconds, say, merged))
         return OpenData(widths, watched=paths[0])
     stores = [path for path in paths if is_store(path)]
     if stores and len(paths) > 1:
@@ -152,15 +156,22 @@ def _open(settings: TrainSettings, say: Callable[[str], None], world: World) -> 
             raise SettingsError("the store was made with another --keep_forced", got=settings.play.keep_forced,
                                 expected=store.keep_forced, where=str(stores[0]))  # fmt: skip
         return OpenData(store.widths, store=store, num_episodes=num_episodes)
-    return world.first(lambda: _find(paths, say))
+    return world.first(lambda: _find(paths, say, merging_of(settings)))
 
 
-def _find(paths: Sequence[Path], say: Callable[[str], None]) -> OpenData:
+def merging_of(settings: TrainSettings) -> Merging | None:
+    """How recordings are read: None refuses lists that name an action twice."""
+    return Merging() if settings.play.repeated_actions == "merge" else None
+
+
+def _find(paths: Sequence[Path], say: Callable[[str], None], merged: Merging | None) -> OpenData:
     files = tuple(recordings.find(paths, say))
-    return OpenData(first_widths(files), files=files, sizes=tuple(file.stat().st_size for file in files))
+    return OpenData(first_widths(files, merged), files=files, sizes=tuple(file.stat().st_size for file in files))
 
 
-def _wait_for_widths(folder: Path, max_seconds: float | None, say: Callable[[str], None]) -> Widths:
+def _wait_for_widths(
+    folder: Path, max_seconds: float | None, say: Callable[[str], None], merged: Merging | None
+) -> Widths:
     """The widths of the first episode that comes; nothing can be built before.
 
     Raises:
@@ -169,7 +180,7 @@ def _wait_for_widths(folder: Path, max_seconds: float | None, say: Callable[[str
     deadline, said, patience = time.monotonic() + (max_seconds or math.inf), "", Patience()
     while True:
         try:
-            return first_widths(recordings.find([folder]))
+            return first_widths(recordings.find([folder]), merged)
         except DataError as error:
             if time.monotonic() > deadline:
                 raise
@@ -293,7 +304,8 @@ class Recorded(Supply):
         }  # fmt: skip
         if data.store:
             return StoreStream(data.store, num_episodes=data.num_episodes, **common)
-        return RecordingStream(data.files, sizes=data.sizes, keep_forced=keep_forced, **common)
+        common |= {"keep_forced": keep_forced, "merging": merging_of(settings)}
+        return RecordingStream(data.files, sizes=data.sizes, **common)
 
     def _report(self, problem: Problem) -> None:
         if problem.harmless:

@@ -18,7 +18,7 @@ from movelist.data.record_format import Widths
 from movelist.data.store import Stored
 from movelist.data.watch import WatchStream
 from movelist.play.policy import Policy
-from movelist.run.recorded import OpenData, Recorded
+from movelist.run.recorded import OpenData, Recorded, merging_of
 
 WATCH_LAG = 32  # updates; the default of --max_policy_lag with --watch
 LOOK_SECONDS = 0.5  # how long to wait for an engine before asking whether anyone wants to stop
@@ -106,8 +106,9 @@ class Watched(Recorded):
         watched, keep_forced = self.data.watched, self.settings.play.keep_forced
         if self.world.rank or watched is None:
             return _Elsewhere(self.data.widths)
-        refusing: dict[str, Any] = {"report": self._report, "num_actions": self.num_actions}
-        return WatchStream(watched, keep_forced=keep_forced, widths=self.data.widths, say=self.say, **refusing)
+        known: dict[str, Any] = {"report": self._report, "num_actions": self.num_actions, "say": self.say}
+        known["merging"] = merging_of(self.settings)
+        return WatchStream(watched, keep_forced=keep_forced, widths=self.data.widths, **known)
 
     def _deal(self, rollout: Stored | None) -> Stored | None:
         """This process's part of what rank 0 found in the watched folder."""
