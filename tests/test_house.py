@@ -54,8 +54,8 @@ HOUSE: dict[str, list[str]] = {
     ],
     "games": [
         "game",
-        "check",
         "columns",
+        "check",
         "dou_dizhu",
         "openspiel",
         "game_tree",
@@ -64,7 +64,7 @@ HOUSE: dict[str, list[str]] = {
         "rlcard",
         "catalog",
     ],
-    "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
+    "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "critic", "learner"],
     "play": [
         *(
             "policy",

@@ -28,9 +28,13 @@ class ModelSettings:
     """Width of the layer that reads an action. None takes hidden_dim. Narrower saves time and memory where ids seldom
     repeat, so that a batch has nearly as many different actions as legal ones."""
 
-    action_encoder: Literal["auto", "bits", "table"] = "auto"
+    action_encoder: Literal["auto", "bits", "table", "features"] = "auto"
     """How an action id enters the network: its 64 "bits", where they mean something (cards, squares), or a "table" of
-    learned vectors, for ids that are small dense numbers. "auto" asks the game."""
+    learned vectors, for ids that are small dense numbers. "auto" asks the game. "features" leaves the id out, so that
+    it is the action's name only: the network goes by the game's action_features alone."""
+
+    action_features: Literal["use", "ignore"] = "use"
+    """Whether the network looks at the action_features that a game's states or its recordings have beside the ids."""
 
     state_encoder: str | None = None
     """What reads a state in place of two layers: "module:Class" or "file.py:Class", with keywords if it has any:
@@ -150,6 +154,11 @@ class PlaySettings:
 
     max_turns: int = 10_000
     """A game still running after this many turns is cut off there and counts as truncated."""
+
+    critic_sees: Literal["state", "all"] = "state"
+    """What the values behind the advantages are computed from while training: the mover's "state", or "all" that the
+    game's states tell a critic (observe_all; in OpenSpiel's games all players' hands; critic_state in recordings). The
+    policy, and the value that is shown and exported, know the state alone either way."""
 
     rollout_workers: int = 0
     """Processes that play the games while this one runs the network; 0 plays them in this process. More help where the

@@ -58,7 +58,9 @@ class Game(Protocol):
     A game may also have the attributes `name` (default: its class name), `action_encoder` ("bits", the default, where
     the 64 bits of an id mean something, or "table" where ids are small dense numbers) and `num_actions` (for "table":
     ids are 0 to num_actions - 1). A State may have `action_name(index) -> str` and `describe(player) -> str` (what that
-    seat sees) for people to read. What else it may have for networks of your own says games/columns.py.
+    seat sees) for people to read. It may also have `action_features() -> [A, F]`, numbers of each legal action beside its
+    id (damage, cost), which the network then looks at, and `observe_all() -> [C]`, what a critic may know while training
+    with --critic_sees all. What else it may have for networks of your own says games/columns.py.
     """
 
     num_players: int

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from movelist.core import ragged
 from movelist.core.errors import CheckpointError
 from movelist.core.ragged import Segments
-from movelist.play.policy import Turns, gumbel, refuse_non_finite
+from movelist.play.policy import Turns, features_of, gumbel, refuse_non_finite
 from movelist.play.profiles import scorer_of
 from movelist.play.scorers import Scorer
 
@@ -49,7 +49,9 @@ class ExportedPolicy:
 
     def _log_probs(self, turns: Turns) -> tuple[Segments, torch.Tensor]:
         segments = Segments.from_counts(turns.count_B)
-        found = self.scorer.score(turns.state_BS, turns.action_id_A, segments)
+        size = self.info.feature_size
+        feature_AF = features_of(turns, size) if size else None
+        found = self.scorer.score(turns.state_BS, turns.action_id_A, segments, feature_AF)
         return segments, torch.from_numpy(found["log_prob"])
 
 

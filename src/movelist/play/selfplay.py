@@ -166,7 +166,8 @@ def _play_here(
     game: Game, policies: Sequence[Policy], seats_GP: Array, seed_G: Array, settings: PlaySettings
 ) -> Episodes:
     """As `play_games`, in this process."""
-    recorder = Recorder(state_size(game), game_columns(game))
+    columns = game_columns(game, critic=settings.critic_sees == "all")
+    recorder = Recorder(state_size(game), columns)
     finished: dict[int, Finished] = {}
     running: list[Running] = []
     num_started = 0
@@ -174,7 +175,7 @@ def _play_here(
         with span("game"):
             while len(running) < settings.num_games and num_started < len(seed_G):
                 seed = int(seed_G[num_started])
-                slot = start(game, num_started, seed, seats_GP.shape[1])
+                slot = start(game, num_started, seed, seats_GP.shape[1], columns)
                 num_started += 1
                 if advance(slot, settings, finished):
                     running.append(slot)
