@@ -64,7 +64,19 @@ HOUSE: dict[str, list[str]] = {
         "rlcard",
         "catalog",
     ],
-    "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "critic", "learner"],
+    "learn": [
+        "device",
+        "parallel",
+        "batch",
+        "pair",
+        "pair_triton",
+        "model",
+        "loss",
+        "compile",
+        "guard",
+        "critic",
+        "learner",
+    ],
     "play": [
         *(
             "policy",

@@ -151,7 +151,7 @@ def _record(command: Record, words: Sequence[str]) -> int:
         players.append(loaded)
         versions.append(version)
     writer = recordings.writer(command.out)
-    play = PlaySettings(keep_forced=True)
+    play = PlaySettings(keep_forced=True, critic_sees=command.critic_sees)
     for first in range(0, command.episodes, play.num_games):
         number_E = np.arange(first, min(first + play.num_games, command.episodes))
         seats_EP = np.zeros((len(number_E), game.num_players), np.int64)

@@ -390,6 +390,10 @@ class RecordSettings:
     episodes: int = 1_000
     """Episodes to play."""
 
+    critic_sees: Literal["state", "all"] = "state"
+    """"all" also records what the game's states tell a critic (observe_all; in OpenSpiel's games all players' hands) as
+    critic_state, for a training with --critic_sees all."""
+
     seed: int = 0
     """Of the games' chance and of the players' draws."""
 

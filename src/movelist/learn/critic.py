@@ -99,9 +99,12 @@ class Critic(nn.Module):
         """
         width = None if episodes.critic_state_NC is None else episodes.critic_state_NC.shape[1]
         if width != self.critic_size and episodes.num_steps:
-            raise DataError("the critic is to see all, and the episodes do not tell that",
-                            got="no critic_state" if width is None else f"critic_state of width {width}",
-                            expected=f"width {self.critic_size}", do="Record critic_state, or say --critic_sees state.")  # fmt: skip
+            raise DataError(
+                "the critic is to see all, and the episodes do not tell that",
+                got="no critic_state" if width is None else f"critic_state of width {width}",
+                expected=f"width {self.critic_size}",
+                do="Record critic_state, or say --critic_sees state.",
+            )
 
     def flops(self, num_steps: int) -> int:
         """Floating-point operations of one forward and backward pass over so many steps."""
@@ -133,6 +136,12 @@ def load_critic(critic: Critic | None, state: Mapping[str, torch.Tensor] | None)
                               do="Go on with the --critic_sees and the game that the run began with.")  # fmt: skip
     if critic is not None and state is not None:
         critic.load_state_dict(state)
+
+
+def take_over(critic: Critic | None, state: Mapping[str, torch.Tensor] | None) -> None:
+    """Begin with the weights of another run's critic, if it had one that knew as much."""
+    if critic is not None and _form(critic.state_dict()) == _form(state):
+        load_critic(critic, state)
 
 
 def _form(state: Mapping[str, torch.Tensor] | None) -> str:

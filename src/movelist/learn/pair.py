@@ -2,8 +2,8 @@
 
 The states of B steps and the U unique actions went through their towers once each; a pair costs one addition, one relu
 and one dot product of width H. There are A pairs and A is large, so `[A, H]` is never held: the pairs are worked off in
-chunks that stay in the processor's cache, and backward computes each chunk again. What is known of a legal action beside
-its id is different for each pair, so its product with a matrix [F, H] is added in the chunk, too.
+chunks that stay in the processor's cache, and backward computes each chunk again. What is known of a legal action
+beside its id differs from pair to pair, so its product with a matrix [F, H] is added in the chunk, too.
 
 On a CPU the cores share the rows of a chunk, so what matters is that every operation gives the same rows to the same
 core: then nothing moves between their caches. Elementwise operations and row sums do. A matrix-vector product does not,

@@ -201,9 +201,7 @@ class NetPolicy:
         index_B, log_prob_B = self.choose(self._one_turn(state, legal_actions, action_features, seed, turn))
         return int(index_B[0]), float(log_prob_B[0])
 
-    def probabilities(
-        self, state: ArrayLike, legal_actions: Any, action_features: ArrayLike | None = None
-    ) -> Array:
+    def probabilities(self, state: ArrayLike, legal_actions: Any, action_features: ArrayLike | None = None) -> Array:
         """The probability of each legal action of one turn, float32 [A]. Arguments and errors as in `act`."""
         return np.exp(self.log_probs(self._one_turn(state, legal_actions, action_features, 0, 0)))
 

@@ -221,9 +221,7 @@ class _Half:
         return Post(self.half, size, finished, None if fits else seen.action_id_A, seen.columns)
 
 
-def serve(
-    connection: Connection, packed_game: bytes, settings: PlaySettings, columns: tuple[Column, ...] = ()
-) -> None:
+def serve(connection: Connection, packed_game: bytes, settings: PlaySettings, columns: tuple[Column, ...] = ()) -> None:
     """Play Tasks until the main process closes the connection, or the game fails."""
     _leave_signals_to_the_main_process()
     threading.Thread(target=_leave_with_the_main_process, daemon=True).start()

@@ -6,10 +6,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from movelist.core.errors import SettingsError
 from movelist.core.settings import TrainSettings
 from movelist.data.episode import Episodes
+from movelist.games.columns import CRITIC, FEATURES, game_columns, width_of
 from movelist.games.game import Game, action_encoder, game_name, state_size
+from movelist.learn.critic import Critic
 from movelist.learn.model import ModelShape, Network
 from movelist.run import checkpoint
 from movelist.run.folder import numbered
@@ -97,7 +101,37 @@ def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
         num_actions=num_actions,
         state_encoder=settings.model.state_encoder or "",
         network=settings.model.network or "",
+        feature_size=feature_size(settings, game),
     )
+
+
+def feature_size(settings: TrainSettings, game: Game) -> int:
+    """How many numbers the standard network looks at of each legal action beside its id; one's own names columns."""
+    if settings.model.action_features == "ignore" or settings.model.network:
+        return 0
+    told: int | None = getattr(game, "feature_size", None)  # a game that is known from recordings
+    return width_of(game_columns(game), FEATURES) if told is None else told
+
+
+def make_critic(
+    settings: TrainSettings, game: Game, net: Network, device: torch.device, recorded: int | None = None
+) -> Critic | None:
+    """The critic that knows more than the state, if there is to be one; made after the network, which stays the same.
+
+    Args:
+        settings: Say whether there is to be one.
+        game: What it is to know of, if that is not recorded.
+        net: Beside which it stands; it is as wide.
+        device: Where it is.
+        recorded: Width of the recordings' critic states; None plays the game.
+
+    Raises:
+        GameError: The game does not tell what it is to know.
+    """
+    if settings.play.critic_sees == "state":
+        return None
+    size = width_of(game_columns(game, critic=True), CRITIC) if recorded is None else recorded
+    return Critic(net.shape.state_size, size, net.shape.hidden_dim).to(device)
 
 
 def shape_of(net: Network, settings: TrainSettings) -> ModelShape:

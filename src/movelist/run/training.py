@@ -19,6 +19,7 @@ from movelist.data.episode import Episodes, Source, concatenate
 from movelist.games.catalog import is_known
 from movelist.games.game import Game, game_name
 from movelist.games.openspiel import OpenSpielGame
+from movelist.learn.critic import take_over
 from movelist.learn.device import choose_device, explain_too_wide, set_up
 from movelist.learn.learner import Learner, Prepared
 from movelist.learn.loss import imitation_loss, ppo_loss, recorded_ppo_loss
@@ -35,7 +36,7 @@ from movelist.run.folder import RunFolder, numbered, quoted
 from movelist.run.parts import NOTHING, Parts
 from movelist.run.recorded import OpenData, Recorded
 from movelist.run.signals import break_off_on_signals
-from movelist.run.start import Counters, Saved, Update, check_start, model_shape, shape_of
+from movelist.run.start import Counters, Saved, Update, check_start, make_critic, model_shape, shape_of
 from movelist.run.supply import SelfPlaySupply, Supply
 from movelist.run.totals import Totals
 from movelist.run.watched import Watched
@@ -96,9 +97,13 @@ class Training:
         recorded_loss = imitation_loss if settings.recorded.imitate else recorded_ppo_loss
         loss = self.parts.loss or (recorded_loss if settings.recorded.data else ppo_loss)
         make_learner = self.parts.learner or Learner
-        self.learner = make_learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss)
+        recorded = data.widths.critic_size if data else None
+        critic = make_critic(settings, game, self.net, self.world.device, recorded)
+        further = {} if critic is None else {"critic": critic}  # learners of one's own may know of none
+        self.learner = make_learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss, **further)
         if (start := check_start(settings, game, self.shape)) is not None:
             checkpoint.load_weights(self.net, start)
+            take_over(critic, start["learner"].get("critic"))
             vars(self.learner.returns).update(start["learner"]["returns"])
             self.learner.num_updates = start["learner"]["num_updates"]  # numbers of policies are not given twice
         self.counters = Counters(processes=self.world.size)
