@@ -95,9 +95,9 @@ def check_game(
         >>> check_game(make_game("tic_tac_toe"), num_games=1).state_size
         29
     """
-    num_players, size = check_players(game), state_size(game)
+    num_players = check_players(game)
     fresh = start_game(game, 0, num_players)
-    told = game_columns(game, critic=hasattr(fresh, "observe_all"))
+    size, told = state_size(game, fresh), game_columns(game, fresh, critic=hasattr(fresh, "observe_all"))
     columns = tuple(column for column in told if column.by_turn)
     seen = _Seen(num_players=num_players, state_size=size, columns=columns)
     numbers = random.Random(seed)

@@ -26,11 +26,12 @@ _METHODS = {FEATURES: "action_features", CRITIC: "observe_all"}  # of a State, w
 _FORMS = {FEATURES: "a row of numbers for each legal action, [A, F]", CRITIC: "a row of numbers, [C]"}
 
 
-def game_columns(game: Game, *, critic: bool = False) -> tuple[Column, ...]:
+def game_columns(game: Game, fresh: State | None = None, *, critic: bool = False) -> tuple[Column, ...]:
     """The columns that a game's states tell beside what they show.
 
     Args:
-        game: The game; a fresh state of it is asked for the widths.
+        game: The game.
+        fresh: A fresh state of it, which is asked for the widths; None makes one.
         critic: Read what a critic may know, too, where it has to be asked for.
 
     Raises:
@@ -39,7 +40,8 @@ def game_columns(game: Game, *, critic: bool = False) -> tuple[Column, ...]:
     """
     columns = _declared(game)
     names = [column.name for column in columns]
-    state, where = start_game(game, 0, game.num_players), f"{game_name(game)}, seed 0, turn 1"
+    state = start_game(game, 0, game.num_players) if fresh is None else fresh
+    where = f"{game_name(game)}, seed 0, turn 1"
     if FEATURES not in names and hasattr(state, _METHODS[FEATURES]):
         columns += (Column(FEATURES, per="action", width=_width(state, FEATURES, where)),)
     if critic and CRITIC not in names:

@@ -202,8 +202,8 @@ def _compare(
     state_BS, action_id_A, segments, feature_AF = lists
     encoded_A = net.encode_ids(torch.from_numpy(action_id_A))
     every = torch.arange(segments.num_actions)
-    told = None if feature_AF is None else torch.from_numpy(feature_AF)
-    score_A, value_B = net(torch.from_numpy(state_BS), encoded_A, segments.step_A, every, action_features=told)
+    told = {} if feature_AF is None else {"action_features": torch.from_numpy(feature_AF)}
+    score_A, value_B = net(torch.from_numpy(state_BS), encoded_A, segments.step_A, every, **told)
     expected = {"logit": score_A, "log_prob": ragged.log_softmax(score_A, segments)} | (
         {"value": value_B} if value else {}
     )
