@@ -1,4 +1,4 @@
-"""Action features and a critic that knows more: from games over workers, files and the learner to policies and exports."""
+"""Action features and a critic that knows more: from games over files and the learner to policies and exports."""
 
 import json
 from dataclasses import replace
