@@ -4,7 +4,7 @@
 
 Two players buy ten times each from 2 to 12 offers, whose ids are drawn anew each turn. An offer has three features: its
 price, its worth, and whether it doubles in the second half of the game. Who gained more wins. By turns, for each seed:
-without features, with them beside the ids, and with them alone.
+without features, with them beside the ids, and with them alone. Seconds are those of one processor core.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tyro
-from rich.console import Console
+from budget import train_for
 
 import movelist
-from movelist.core.settings import TrainSettings
-from movelist.run.train import train
 
 TURNS = 20
 WAYS = {
@@ -113,12 +111,11 @@ def main() -> None:
     for seed in options.seeds:
         for way, changes in WAYS.items():
             with tempfile.TemporaryDirectory() as folder:
-                given = {"max_seconds": options.seconds, "total_steps": None, "out": folder, "eval_games": 0}
-                common = {"seed": seed, "hidden_dim": options.hidden_dim, "live": False}
-                result = train(TrainSettings.from_flat(given | common | changes), Offers(), console=Console(quiet=True))
+                given = {"seed": seed, "hidden_dim": options.hidden_dim, "out": folder}
+                result = train_for(options.seconds, given | changes, Offers())
                 match = movelist.match(result.policy, "random", game=Offers(), num_games=options.num_games)
             rates[way].append(match.win_rate)
-            print(f"seed {seed}, {way}: {match}; {result.steps:,} steps, {result.seconds:.0f} s", flush=True)
+            print(f"seed {seed}, {way}: {match}; {result.steps:,} steps", flush=True)
     for way, each in rates.items():
         print(f"{way}: {', '.join(f'{rate:.3f}' for rate in each)}, median {statistics.median(each):.3f}", flush=True)
 

@@ -119,6 +119,7 @@ HOUSE: dict[str, list[str]] = {
     "run": [
         *("growing_file", "events", "log", "seal", "lock", "folder", "exactness", "checkpoint", "bad_minibatch"),
         *(
+            "carry_over",
             "start",
             "parts",
             "supply",

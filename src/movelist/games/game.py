@@ -60,7 +60,9 @@ class Game(Protocol):
     ids are 0 to num_actions - 1). A State may have `action_name(index) -> str` and `describe(player) -> str` (what that
     seat sees) for people to read. It may also have `action_features() -> [A, F]`, numbers of each legal action beside
     its id (damage, cost), which the network then looks at, and `observe_all() -> [C]`, what a critic may know while
-    training with --critic_sees all. What else it may have for networks of your own says games/columns.py.
+    training with --critic_sees all. `state_names` and `feature_names` of a Game name the columns of its states and
+    action features: then --init_from takes weights by name, whatever a patch adds or removes. What else a State may
+    have for networks of your own says games/columns.py.
     """
 
     num_players: int

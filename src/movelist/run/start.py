@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from movelist.games.game import Game, action_encoder, game_name, state_size
 from movelist.learn.critic import Critic
 from movelist.learn.model import ModelShape, Network
 from movelist.run import checkpoint
+from movelist.run.carry_over import carry_over, layout_of
 from movelist.run.folder import numbered
 
 
@@ -93,7 +94,7 @@ def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
         raise SettingsError(
             "--action_encoder table needs a game that tells its num_actions", got=game_name(game), do="Use bits."
         )
-    return ModelShape(
+    shape = ModelShape(
         state_size=getattr(game, "state_size", None) or state_size(game),
         hidden_dim=settings.model.hidden_dim,
         action_hidden_dim=settings.model.action_hidden_dim or 0,
@@ -103,6 +104,8 @@ def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
         network=settings.model.network or "",
         feature_size=feature_size(settings, game),
     )
+    layout_of(game, shape)  # names that fit no column are refused before any file is made
+    return shape
 
 
 def feature_size(settings: TrainSettings, game: Game) -> int:
@@ -141,14 +144,15 @@ def shape_of(net: Network, settings: TrainSettings) -> ModelShape:
 
 
 def check_start(settings: TrainSettings, game: Game, shape: ModelShape) -> dict[str, Any] | None:
-    """The checkpoint of --init_from, if a new run is to start from one.
+    """The checkpoint of --init_from, if a new run is to start from one, its weights for the game as it is now.
+
+    What is to be said of the weights stands in it as `carried`.
 
     Raises:
-        CheckpointError: It cannot be read, or is of another game or size.
+        CheckpointError: It cannot be read, is of another game, or differs in more than a patch may change.
     """
     path = settings.recorded.init_from
     if path is None or (settings.run.resume and numbered(settings.run.resume / "checkpoints")):
         return None
-    state = checkpoint.load(path)
-    checkpoint.check_fits(state, path, game=game_name(game), **asdict(shape))
-    return state
+    state, carried = carry_over(checkpoint.load(path), path, game_name(game), shape, layout_of(game, shape))
+    return state | {"carried": carried}

@@ -31,6 +31,7 @@ from movelist.play.export import publish
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.run import best, checkpoint
 from movelist.run.bad_minibatch import keep_bad_minibatch
+from movelist.run.carry_over import Layout, layout_of
 from movelist.run.exactness import circumstances, restore_generators, what_differs
 from movelist.run.folder import RunFolder, numbered, quoted
 from movelist.run.parts import NOTHING, Parts
@@ -101,7 +102,10 @@ class Training:
         critic = make_critic(settings, game, self.net, self.world.device, recorded)
         further = {} if critic is None else {"critic": critic}  # learners of one's own may know of none
         self.learner = make_learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss, **further)
+        self.layout = layout_of(game, self.shape)
+        self.notes: list[str] = []  # to be said in the greeting
         if (start := check_start(settings, game, self.shape)) is not None:
+            self.notes += start["carried"]
             checkpoint.load_weights(self.net, start)
             take_over(critic, start["learner"].get("critic"))
             vars(self.learner.returns).update(start["learner"]["returns"])
@@ -114,7 +118,6 @@ class Training:
         self.interrupted = False  # whether one came to any
         self.live: Live | None = None
         self.say: Callable[[str], None] = print if self.world.rank == 0 else lambda text: None
-        self.notes: list[str] = []  # to be said in the greeting
         self.supply = self._supply(data)
 
     def _supply(self, data: OpenData | None) -> Supply:
@@ -381,7 +384,8 @@ class Training:
         return f"The last good checkpoint is {quoted(self.saved.file)}."
 
     def _state(self, counters: Counters) -> dict[str, Any]:
-        return {"num_players": self.game.num_players, "game_name": self.game_name} | checkpoint.pack(
+        named = {"layout": asdict(self.layout)} if self.layout != Layout() else {}
+        return {"num_players": self.game.num_players, "game_name": self.game_name, **named} | checkpoint.pack(
             settings=self.settings.to_flat(),
             shape=self.shape,
             learner=self.learner.state_dict(),
