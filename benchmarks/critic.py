@@ -2,9 +2,10 @@
 
     python benchmarks/critic.py [--game dou_dizhu] [--seconds 60] [--seeds 0 1 2]
 
-Seconds are those of one processor core, so that what else runs on the machine changes little. For each seed a training with --critic_sees state and one with all. Explained variance is the mean of the last ten
-updates, of the values behind the advantages; of the value of the state alone it stands beside. Strength is the win rate
-against random players, and of the two policies against each other, all greedy.
+Seconds are those of one processor core, so that what else runs on the machine changes little. For each seed a training
+with --critic_sees state and one with all. Explained variance is the mean of the last ten updates, of the values behind
+the advantages; that of the value of the state alone stands beside. Strength is the win rate against random players, and
+of the two policies against each other, all greedy.
 """
 
 from __future__ import annotations
