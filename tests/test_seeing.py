@@ -478,3 +478,15 @@ def test_what_does_not_go_together_is_refused(tmp_path, settings, message):
 def test_settings_know_both():
     settings = TrainSettings.from_flat({"critic_sees": "all", "action_encoder": "features"})
     assert TrainSettings.from_flat(settings.to_flat()) == settings
+
+
+def test_the_critic_begins_at_the_mean_of_far_off_returns_too():
+    learner, episodes = made(lr=0.0), play(40)
+    reward_N = episodes.reward_N.copy()
+    last = {}
+    for n, key in enumerate(zip(episodes.episode_N.tolist(), episodes.player_N.tolist(), strict=True)):
+        last[key] = n
+    reward_N[list(last.values())] += 1000.0
+    learner.update(learner.prepare(replace(episodes, reward_N=reward_N, return_EP=episodes.return_EP + 1000.0)))
+    assert float(learner.net.value_bias) > 10
+    torch.testing.assert_close(learner.critic.value.bias, learner.net.value_bias)
