@@ -488,5 +488,5 @@ def test_the_critic_begins_at_the_mean_of_far_off_returns_too():
         last[key] = n
     reward_N[list(last.values())] += 1000.0
     learner.update(learner.prepare(replace(episodes, reward_N=reward_N, return_EP=episodes.return_EP + 1000.0)))
-    assert float(learner.net.value_bias) > 10
+    assert float(learner.net.value_bias.detach()) > 10
     torch.testing.assert_close(learner.critic.value.bias, learner.net.value_bias)
