@@ -107,3 +107,43 @@ def test_a_loader_of_ones_own_is_learned_from(capsys):
     runpy.run_path(str(EXAMPLE.parents[1] / "from_my_loader.py"), run_name="__main__")
     entropy = float(capsys.readouterr().out.split("entropy ")[1].split(",")[0])
     assert entropy < 0.4  # from 1.2, the mean log of 2 to 5
+
+
+SEEING = {
+    "C++": """#include "movelist_writer.hpp"
+int main(int, char** argv) {
+    movelist::Writer writer(argv[1], "toy", {1});
+    for (int episode = 0; episode < 2; ++episode) {
+        writer.begin({{"policy"}, {"policy"}});
+        writer.step(0, {0.5f}, {7, 9}, 1, 0.0, -0.5, {{{1.5f, 2.0f}, {3.0f, 0.1f}}, {0.25f, 4.0f, 5.0f}});
+        if (episode) writer.truncate({0.0, 0.0}, {{1.0f}, {2.0f}}, {6.0f, 7.0f, 0.1f});
+        else writer.end({1.0, -1.0});
+    }
+}""",
+    "C#": """public static class Seeing {
+    public static void Main(string[] arguments) {
+        using (var writer = new Movelist.Writer(arguments[0], "toy", new[] { 1 })) {
+            for (int episode = 0; episode < 2; ++episode) {
+                writer.Begin(new[] { Movelist.Player.Policy(-1), Movelist.Player.Policy(-1) });
+                writer.Step(0, new[] { 0.5f }, new ulong[] { 7, 9 }, 1, 0.0, -0.5,
+                            new[] { new[] { 1.5f, 2f }, new[] { 3f, 0.1f } }, new[] { 0.25f, 4f, 5f });
+                var ends = new[] { new[] { 1f }, new[] { 2f } };
+                if (episode == 1) writer.Truncate(new[] { 0.0, 0.0 }, ends, new[] { 6f, 7f, 0.1f });
+                else writer.End(new[] { 1.0, -1.0 });
+            }
+        }
+    }
+}""",
+}
+
+
+@pytest.mark.parametrize("language", ["C++", "C#"])
+def test_an_engine_records_features_and_what_a_critic_may_know(tmp_path, language):
+    recording = tmp_path / "games.jsonl"
+    subprocess.run([*compiled(language, tmp_path, SEEING[language]), str(recording)], check=True)
+    parts, problems = read_all(recording)
+    raw = join(parts).raw
+    assert not problems and len(raw) == 2
+    np.testing.assert_array_equal(raw.feature_AF, np.float32([[1.5, 2], [3, 0.1]] * 2))
+    np.testing.assert_array_equal(raw.critic_state_NC, np.float32([[0.25, 4, 5]] * 2))
+    np.testing.assert_array_equal(raw.final_critic_EC, np.float32([[np.nan] * 3, [6, 7, 0.1]]))

@@ -78,6 +78,7 @@ HOUSE: dict[str, list[str]] = {
         "loss",
         "compile",
         "guard",
+        "critic",
         "learner",
     ],
     "play": [
@@ -122,6 +123,7 @@ HOUSE: dict[str, list[str]] = {
     "run": [
         *("growing_file", "events", "log", "seal", "lock", "folder", "exactness", "checkpoint", "bad_minibatch"),
         *(
+            "carry_over",
             "start",
             "parts",
             "supply",

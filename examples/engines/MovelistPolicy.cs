@@ -59,6 +59,7 @@ namespace Movelist
         public long PolicyVersion;
         public int StateSize, HiddenDim, ActionHiddenDim;
         public int NumActions; // rows of the table; 0 for bits
+        public int FeatureSize; // numbers that it looks at of each action beside its id; 0 for none
     }
 
     public sealed class Policy
@@ -69,12 +70,12 @@ namespace Movelist
 
         public readonly PolicyInfo Info;
         readonly Weights weights;
-        readonly float[] first, second, stateHalf, action;
+        readonly float[] first, second, stateHalf, action, oneAction;
         readonly long[] keptId = new long[KeptActions];
         readonly bool[] kept = new bool[KeptActions];
         readonly byte[] oldest = new byte[KeptActions / Places]; // in each group of places, the one that goes next
         readonly int[] used; // the inputs of a product that are not 0
-        readonly float[] keptHalf; // [KeptActions, H]
+        readonly float[] keptHalf; // [KeptActions + 1, H]; the last row is of the action at hand, with its features
         float[] logits = new float[512], logProbs = new float[512], drawnFrom = new float[512];
         float[] logCopies = new float[512]; // for each entry, the logarithm of how often its id is in the list
         int[] firstPlace = new int[512];    // and where it is first
@@ -90,8 +91,10 @@ namespace Movelist
             second = new float[Info.HiddenDim];
             stateHalf = new float[Info.HiddenDim];
             action = new float[Info.ActionHiddenDim];
-            used = new int[Math.Max(Info.StateSize, Math.Max(Info.HiddenDim, Info.ActionHiddenDim))];
-            keptHalf = new float[KeptActions * Info.HiddenDim];
+            oneAction = new float[Info.FeatureSize];
+            int widest = Math.Max(Math.Max(Info.StateSize, Info.FeatureSize), Math.Max(Info.HiddenDim, Info.ActionHiddenDim));
+            used = new int[widest];
+            keptHalf = new float[(KeptActions + 1) * Info.HiddenDim];
         }
 
         /// <summary>Reads the bytes of a file. game and stateLayout are what it has to be for; null accepts any.</summary>
@@ -132,11 +135,20 @@ namespace Movelist
         /// that.</summary>
         public Choice Choose(float[] state, long[] ids, int count, PlayOptions options)
         {
+            return Choose(state, ids, count, null, options);
+        }
+
+        /// <summary>The same for a policy that looks at action features: FeatureSize numbers for each action, one
+        /// action's behind the other's, in the order of ids.</summary>
+        public Choice Choose(float[] state, long[] ids, int count, float[] features, PlayOptions options)
+        {
             float temperature = options.Temperature == 0f ? 1f : options.Temperature;
             Check(state, ids, count, temperature);
+            CheckFeatures(features, count);
             EncodeState(state);
             if (logits.Length < count) Grow(count);
-            for (int a = 0; a < count; ++a) logits[a] = Score(HalfOf(ids[a]));
+            for (int a = 0; a < count; ++a)
+                logits[a] = Score(Info.FeatureSize > 0 ? WithFeatures(ids[a], features, a) : HalfOf(ids[a]));
             FindCopies(ids, count);
             if (!LogSoftmax(logits, count, 1f, logProbs))
                 throw new PolicyException("the policy's scores are not finite: is the state?");
@@ -214,6 +226,28 @@ namespace Movelist
                 if (ids[a] < 0 || ids[a] >= Info.NumActions)
                     throw new PolicyException("an action id has no row in the table: got " + Text(ids[a]) +
                                               ", expected 0 to " + Text(Info.NumActions - 1) + ".");
+        }
+
+        void CheckFeatures(float[] features, int count)
+        {
+            int got = features == null ? 0 : features.Length;
+            if (Info.FeatureSize == 0 ? got > 0 : got < (long)count * Info.FeatureSize)
+                throw new PolicyException("the action features have the wrong width: got " + Text(got) + " numbers for " +
+                                          Text(count) + " actions, expected " + Text(Info.FeatureSize) + " for each.");
+            for (int i = 0; i < count * Info.FeatureSize; ++i)
+                if (float.IsNaN(features[i]) || float.IsInfinity(features[i]))
+                    throw new PolicyException("the action features hold NaN or infinity.");
+        }
+
+        // An id's half and what is known of the action beside: where that begins in keptHalf, until the next call.
+        int WithFeatures(long id, float[] features, int place)
+        {
+            int H = Info.HiddenDim, last = KeptActions * H;
+            if (weights.ActionToPair == null) Array.Clear(keptHalf, last, H);
+            else Array.Copy(keptHalf, HalfOf(id), keptHalf, last, H);
+            Array.Copy(features, place * Info.FeatureSize, oneAction, 0, Info.FeatureSize);
+            AddProduct(oneAction, Info.FeatureSize, weights.FeatureToPair, keptHalf, last, H);
+            return last;
         }
 
         static string Text(long number) { return number.ToString(CultureInfo.InvariantCulture); }
@@ -409,7 +443,8 @@ namespace Movelist
     {
         public PolicyInfo Info;
         public float[] State1, State1Bias, State2, State2Bias, StateToPair, StateToPairBias;
-        public float[] Action1, Action1Bias, ActionToPair, Pair;
+        public float[] Action1, Action1Bias, ActionToPair, Pair; // the first three are null where ids do not enter
+        public float[] FeatureToPair;
     }
 
     // Reads a whole file. Every size is checked before it is used.
@@ -458,12 +493,13 @@ namespace Movelist
             {
                 weights.Action1 = Plain("action_table", info.NumActions, W);
             }
-            else
+            else if (info.ActionEncoder == "bits")
             {
                 weights.Action1 = Matrix("action1.weight", W, 64);
                 weights.Action1Bias = Plain("action1.bias", W);
             }
-            weights.ActionToPair = Matrix("action_to_pair.weight", H, W);
+            if (info.ActionEncoder != "features") weights.ActionToPair = Matrix("action_to_pair.weight", H, W);
+            if (info.FeatureSize > 0) weights.FeatureToPair = Matrix("feature_to_pair.weight", H, info.FeatureSize);
             weights.Pair = Plain("pair.weight", H);
             return weights;
         }
@@ -524,9 +560,10 @@ namespace Movelist
 
         PolicyInfo ReadInfo()
         {
-            if (Field("format") != "movelist-weights/1")
+            bool withFeatures = Field("format") == "movelist-weights/2";
+            if (!withFeatures && Field("format") != "movelist-weights/1")
                 throw new PolicyException("this is no weights file of movelist: format '" + Field("format") +
-                                          "', expected 'movelist-weights/1'. Export with --profile weights.");
+                                          "', expected 'movelist-weights/1' or 2. Export with --profile weights.");
             var info = new PolicyInfo
             {
                 Game = Field("game"),
@@ -539,10 +576,14 @@ namespace Movelist
                 HiddenDim = (int)Number("hidden_dim", Largest),
                 ActionHiddenDim = (int)Number("action_hidden_dim", Largest),
                 NumActions = (int)Number("num_actions", Largest),
+                FeatureSize = withFeatures ? (int)Number("feature_size", Largest) : 0,
             };
+            bool features = info.ActionEncoder == "features" && info.NumActions == 0;
+            if (withFeatures != (info.FeatureSize > 0) || (features && !withFeatures))
+                throw new PolicyException("the policy file has no proper feature_size.");
             bool bits = info.ActionEncoder == "bits" && info.NumActions == 0;
             bool table = info.ActionEncoder == "table" && info.NumActions > 0;
-            if ((!bits && !table) || info.StateSize == 0 || info.HiddenDim == 0 || info.ActionHiddenDim == 0)
+            if ((!bits && !table && !features) || info.StateSize == 0 || info.HiddenDim == 0 || info.ActionHiddenDim == 0)
                 throw new PolicyException("the policy file has no proper sizes for action_encoder '" + info.ActionEncoder +
                                           "'.");
             return info;

@@ -81,24 +81,28 @@ namespace Movelist
         }
 
         /// <summary>One decision. Ids may use all 64 bits and are distinct; chosen is an index into them.</summary>
+        /// <param name="actionFeatures">Numbers of each action in the order of its list, damage or cost; null for none.</param>
+        /// <param name="criticState">What a critic may know while training, all hands; null for none.</param>
         public void Step(int player, IList<float> state, IList<ulong> actions, int chosen, double reward,
-                         double logProb = NoLogProb)
+                         double logProb = NoLogProb, IList<float[]> actionFeatures = null, IList<float> criticState = null)
         {
             Put(player, state, actions.Count, a => actions[a].ToString(CultureInfo.InvariantCulture), chosen, reward,
-                logProb);
+                logProb, actionFeatures, criticState);
         }
 
         /// <summary>The same for ids that are kept as signed numbers, as MovelistPolicy.cs takes them.</summary>
         public void Step(int player, IList<float> state, IList<long> actions, int chosen, double reward,
-                         double logProb = NoLogProb)
+                         double logProb = NoLogProb, IList<float[]> actionFeatures = null, IList<float> criticState = null)
         {
             Put(player, state, actions.Count, a => actions[a].ToString(CultureInfo.InvariantCulture), chosen, reward,
-                logProb);
+                logProb, actionFeatures, criticState);
         }
 
         void Put(int player, IList<float> state, int count, Func<int, string> action, int chosen, double reward,
-                 double logProb)
+                 double logProb, IList<float[]> actionFeatures, IList<float> criticState)
         {
+            Require(actionFeatures == null || actionFeatures.Count == count,
+                    "there is not one row of features for each action");
             Require(player >= 0 && player < numPlayers, "no such player");
             Require(state.Count == width, "the state has another width");
             Require(chosen >= 0 && chosen < count, "chosen is outside the list");
@@ -119,20 +123,32 @@ namespace Movelist
                 text.Append(",\"log_prob\":");
                 PutNumber(text, logProb);
             }
+            if (criticState != null)
+            {
+                text.Append(",\"critic_state\":[");
+                PutNumbers(text, criticState);
+                text.Append(']');
+            }
+            if (actionFeatures != null)
+            {
+                text.Append(",\"action_features\":");
+                PutRows(text, actionFeatures);
+            }
             steps.Append(text).Append('}');  // only now: a step with a number that is none leaves nothing behind
         }
 
         /// <summary>Ends the episode and writes it.</summary>
         public void End(IList<double> returns)
         {
-            Finish(returns, "terminated", null);
+            Finish(returns, "terminated", null, null);
         }
 
-        /// <summary>Ends an episode that was cut off; finalStates is what each seat sees there.</summary>
-        public void Truncate(IList<double> returns, IList<float[]> finalStates)
+        /// <summary>Ends an episode that was cut off; finalStates is what each seat sees there, finalCriticState what a
+        /// critic may know there, if the steps have a critic state.</summary>
+        public void Truncate(IList<double> returns, IList<float[]> finalStates, IList<float> finalCriticState = null)
         {
             Require(finalStates.Count == numPlayers, "there is not one final state for each seat");
-            Finish(returns, "truncated", finalStates);
+            Finish(returns, "truncated", finalStates, finalCriticState);
         }
 
         public void Dispose()
@@ -140,7 +156,7 @@ namespace Movelist
             file.Dispose();
         }
 
-        private void Finish(IList<double> returns, string end, IList<float[]> finalStates)
+        private void Finish(IList<double> returns, string end, IList<float[]> finalStates, IList<float> finalCriticState)
         {
             Require(returns.Count == numPlayers, "there is not one return for each seat");
             var line = new StringBuilder("{\"format\":\"movelist/1\",\"game\":\"");
@@ -154,14 +170,14 @@ namespace Movelist
             line.Append("],\"end\":\"").Append(end).Append('"');
             if (finalStates != null)
             {
-                line.Append(",\"final_states\":[");
-                for (int seat = 0; seat < finalStates.Count; seat++)
-                {
-                    Require(finalStates[seat].Length == width, "a final state has another width");
-                    line.Append(seat > 0 ? ",[" : "[");
-                    PutNumbers(line, finalStates[seat]);
-                    line.Append(']');
-                }
+                foreach (float[] state in finalStates) Require(state.Length == width, "a final state has another width");
+                line.Append(",\"final_states\":");
+                PutRows(line, finalStates);
+            }
+            if (finalCriticState != null)
+            {
+                line.Append(",\"final_critic_state\":[");
+                PutNumbers(line, finalCriticState);
                 line.Append(']');
             }
             PutLine(line.ToString());
@@ -190,6 +206,18 @@ namespace Movelist
                 Require(!float.IsNaN(values[i]) && !float.IsInfinity(values[i]), "NaN and infinity are no numbers of JSON");
                 text.Append(values[i].ToString("G9", CultureInfo.InvariantCulture));  // 9 digits bring a float back
             }
+        }
+
+        private static void PutRows(StringBuilder text, IList<float[]> rows)
+        {
+            text.Append('[');
+            for (int row = 0; row < rows.Count; row++)
+            {
+                text.Append(row > 0 ? ",[" : "[");
+                PutNumbers(text, rows[row]);
+                text.Append(']');
+            }
+            text.Append(']');
         }
 
         private static void PutNumber(StringBuilder text, double value)

@@ -49,7 +49,8 @@ struct Info {
     std::string game, state_layout, action_encoder, movelist, settings_hash;
     std::uint64_t policy_version = 0;
     std::size_t state_size = 0, hidden_dim = 0, action_hidden_dim = 0;
-    std::size_t num_actions = 0;  // rows of the table; 0 for bits
+    std::size_t num_actions = 0;   // rows of the table; 0 for bits
+    std::size_t feature_size = 0;  // numbers that it looks at of each action beside its id; 0 for none
 };
 
 // How to choose.
@@ -85,7 +86,8 @@ struct Weights {
     Floats state1, state1_bias, state2, state2_bias;  // [S, H], [H], [H, H], [H]
     Floats state_to_pair, state_to_pair_bias;         // [H, H], [H]
     Floats action1, action1_bias;                     // bits: [64, W], [W]; table: [num_actions, W], empty
-    Floats action_to_pair, pair;                      // [W, H], [H]
+    Floats action_to_pair, pair;                      // [W, H], [H]; the first is empty where ids do not enter
+    Floats feature_to_pair;                           // [feature_size, H]
 };
 
 inline std::uint32_t crc32(const unsigned char* bytes, std::size_t size) {
@@ -335,17 +337,20 @@ private:
     }
 
     bool read_info(Info* info) {
-        if (text("format") != "movelist-weights/1") {
+        const bool with_features = text("format") == "movelist-weights/2";
+        if (!with_features && text("format") != "movelist-weights/1") {
             return fail("this is no weights file of movelist: format '" + text("format") +
-                        "', expected 'movelist-weights/1'. Export with --profile weights.");
+                        "', expected 'movelist-weights/1' or 2. Export with --profile weights.");
         }
-        std::uint64_t state_size = 0, hidden_dim = 0, action_hidden_dim = 0, num_actions = 0;
+        std::uint64_t state_size = 0, hidden_dim = 0, action_hidden_dim = 0, num_actions = 0, feature_size = 0;
         if (!number("policy_version", std::numeric_limits<std::uint64_t>::max(), &info->policy_version) ||
             !number("state_size", kLargest, &state_size) || !number("hidden_dim", kLargest, &hidden_dim) ||
             !number("action_hidden_dim", kLargest, &action_hidden_dim) ||
-            !number("num_actions", kLargest, &num_actions)) {
+            !number("num_actions", kLargest, &num_actions) ||
+            (with_features && !number("feature_size", kLargest, &feature_size))) {
             return false;
         }
+        info->feature_size = static_cast<std::size_t>(feature_size);
         info->state_size = static_cast<std::size_t>(state_size);
         info->hidden_dim = static_cast<std::size_t>(hidden_dim);
         info->action_hidden_dim = static_cast<std::size_t>(action_hidden_dim);
@@ -357,7 +362,11 @@ private:
         info->settings_hash = text("settings_hash");
         const bool bits = info->action_encoder == "bits" && num_actions == 0;
         const bool table = info->action_encoder == "table" && num_actions > 0;
-        if ((!bits && !table) || state_size == 0 || hidden_dim == 0 || action_hidden_dim == 0) {
+        const bool features = info->action_encoder == "features" && num_actions == 0;
+        if (with_features != (feature_size > 0) || (features && !with_features)) {
+            return fail("the policy file has no proper feature_size.");
+        }
+        if ((!bits && !table && !features) || state_size == 0 || hidden_dim == 0 || action_hidden_dim == 0) {
             return fail("the policy file has no proper sizes for action_encoder '" + info->action_encoder + "'.");
         }
         return true;
@@ -376,14 +385,18 @@ private:
 
     bool read_weights(Weights& w) {
         const std::size_t S = w.info.state_size, H = w.info.hidden_dim, W = w.info.action_hidden_dim;
-        const bool table = w.info.action_encoder == "table";
+        const std::size_t F = w.info.feature_size;
+        const bool table = w.info.action_encoder == "table", no_ids = w.info.action_encoder == "features";
         return matrix("state1.weight", H, S, &w.state1) && vector("state1.bias", H, &w.state1_bias) &&
                matrix("state2.weight", H, H, &w.state2) && vector("state2.bias", H, &w.state2_bias) &&
                matrix("state_to_pair.weight", H, H, &w.state_to_pair) &&
                vector("state_to_pair.bias", H, &w.state_to_pair_bias) &&
-               (table ? plain("action_table", {w.info.num_actions, W}, &w.action1)
-                      : matrix("action1.weight", W, 64, &w.action1) && vector("action1.bias", W, &w.action1_bias)) &&
-               matrix("action_to_pair.weight", H, W, &w.action_to_pair) && vector("pair.weight", H, &w.pair);
+               (no_ids || ((table ? plain("action_table", {w.info.num_actions, W}, &w.action1)
+                                  : matrix("action1.weight", W, 64, &w.action1) &&
+                                        vector("action1.bias", W, &w.action1_bias)) &&
+                           matrix("action_to_pair.weight", H, W, &w.action_to_pair))) &&
+               (F == 0 || matrix("feature_to_pair.weight", H, F, &w.feature_to_pair)) &&
+               vector("pair.weight", H, &w.pair);
     }
 
     bool vector(const char* name, std::size_t size, Floats* out) { return plain(name, {size}, out); }
@@ -470,11 +483,21 @@ public:
     //     there k times is one action: it is as likely as if it were there once, and each copy has 1/k of that.
     Choice choose(const float* state, std::size_t state_size, const std::int64_t* ids, std::size_t count,
                   const Play& play = {}) {
+        return choose(state, state_size, ids, count, nullptr, 0, play);
+    }
+
+    // The same for a policy that looks at action features.
+    //   features: feature_size numbers for each action, one action's behind the other's, in the order of ids.
+    Choice choose(const float* state, std::size_t state_size, const std::int64_t* ids, std::size_t count,
+                  const float* features, std::size_t feature_size, const Play& play = {}) {
         error_.clear();
-        if (!good(state, state_size, ids, count, play)) return {};
+        if (!good(state, state_size, ids, count, play) || !good_features(features, feature_size, count)) return {};
         encode_state(state);
         logits_.resize(count);
-        for (std::size_t a = 0; a < count; ++a) logits_[a] = score(half_of(ids[a]));
+        for (std::size_t a = 0; a < count; ++a) {
+            const float* half = weights_->action_to_pair.empty() ? nothing_.data() : half_of(ids[a]);
+            logits_[a] = score(feature_size ? with_features(half, features + a * feature_size) : half);
+        }
         find_copies(ids, count);
         if (!log_softmax(logits_, 1.0f, log_probs_)) {
             error_ = "the policy's scores are not finite: is the state?";
@@ -490,11 +513,14 @@ private:
         second_.resize(H);
         state_half_.resize(H);
         action_.resize(weights_->info.action_hidden_dim);
+        featured_.resize(H);
+        nothing_.resize(H, 0.0f);
         kept_id_.resize(detail::kKeptActions);
         kept_.resize(detail::kKeptActions, 0);
         kept_half_.resize(detail::kKeptActions * H);
         oldest_.resize(detail::kKeptActions / detail::kPlaces, 0);
-        used_.reserve(std::max({weights_->info.state_size, H, weights_->info.action_hidden_dim}));
+        const Info& info = weights_->info;
+        used_.reserve(std::max({info.state_size, H, info.action_hidden_dim, info.feature_size}));
         logits_.reserve(512);
         log_probs_.reserve(512);
         drawn_from_.reserve(512);
@@ -506,7 +532,7 @@ private:
 
     std::shared_ptr<const detail::Weights> weights_;
     std::string error_;
-    std::vector<float> first_, second_, state_half_, action_, logits_, log_probs_, drawn_from_, noisy_;
+    std::vector<float> first_, second_, state_half_, action_, featured_, nothing_, logits_, log_probs_, drawn_from_, noisy_;
     std::vector<float> log_copies_;         // for each entry, the logarithm of how often its id is in the list
     std::vector<std::size_t> first_place_;  // and where it is first
     std::vector<std::size_t> used_, order_;
@@ -535,6 +561,23 @@ private:
             }
         }
         return error_.empty();
+    }
+
+    bool good_features(const float* features, std::size_t feature_size, std::size_t count) {
+        if (feature_size != weights_->info.feature_size) {
+            error_ = "the action features have the wrong width: got " + std::to_string(feature_size) + ", expected " +
+                     std::to_string(weights_->info.feature_size) + " for each action.";
+        } else if (!std::all_of(features, features + count * feature_size, [](float x) { return std::isfinite(x); })) {
+            error_ = "the action features hold NaN or infinity.";
+        }
+        return error_.empty();
+    }
+
+    // An id's half and what is known of the action beside, [H]; valid until the next call.
+    const float* with_features(const float* half, const float* features) {
+        std::copy(half, half + featured_.size(), featured_.begin());
+        add_product(features, weights_->info.feature_size, weights_->feature_to_pair, featured_.data());
+        return featured_.data();
     }
 
     // out += in . matrix, where matrix is [in.size(), H]. Four rows at a time, so that `out` is loaded a quarter as often.

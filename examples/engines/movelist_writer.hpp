@@ -21,6 +21,13 @@
 
 namespace movelist {
 
+// What a step may tell beside: numbers of each action in the order of its list, damage or cost, and what a critic may
+// know while training, all hands. Both of one width in a file; leave out what you have none of.
+struct Further {
+    std::vector<std::vector<float>> action_features;
+    std::vector<float> critic_state;
+};
+
 struct Player {
     std::string controller;            // "policy", "human" or "other"
     std::int64_t policy_version = -1;  // the number of the policy file; -1 for none
@@ -59,7 +66,7 @@ class Writer {
 
     // One decision. Ids may use all 64 bits and are distinct; `chosen` is an index into them.
     void step(int player, const std::vector<float>& state, const std::vector<std::uint64_t>& actions, int chosen,
-              double reward, double log_prob = kNoLogProb) {
+              double reward, double log_prob = kNoLogProb, const Further& further = {}) {
         require(player >= 0 && static_cast<std::size_t>(player) < num_players_, "no such player");
         require(state.size() == width_, "the state has another width");
         require(chosen >= 0 && static_cast<std::size_t>(chosen) < actions.size(), "chosen is outside the list");
@@ -74,21 +81,34 @@ class Writer {
             out += ",\"log_prob\":";
             put_number(out, log_prob);
         }
+        if (!further.critic_state.empty()) {
+            out += ",\"critic_state\":[";
+            put_numbers(out, further.critic_state);
+            out += "]";
+        }
+        if (!further.action_features.empty()) {
+            require(further.action_features.size() == actions.size(), "there is not one row of features for each action");
+            out += ",\"action_features\":";
+            put_rows(out, further.action_features);
+        }
         steps_ += out + "}";  // only now: a step with a number that is none leaves nothing behind
     }
 
     // Ends the episode and writes it.
     void end(const std::vector<double>& returns) { finish(returns, "terminated", {}); }
 
-    // Ends an episode that was cut off; `final_states` is what each seat sees there.
-    void truncate(const std::vector<double>& returns, const std::vector<std::vector<float>>& final_states) {
+    // Ends an episode that was cut off; `final_states` is what each seat sees there, `final_critic_state` what a critic
+    // may know there, if the steps have a critic_state.
+    void truncate(const std::vector<double>& returns, const std::vector<std::vector<float>>& final_states,
+                  const std::vector<float>& final_critic_state = {}) {
         require(final_states.size() == num_players_, "there is not one final state for each seat");
-        finish(returns, "truncated", final_states);
+        finish(returns, "truncated", final_states, final_critic_state);
     }
 
    private:
     void finish(const std::vector<double>& returns, const char* end,
-                const std::vector<std::vector<float>>& final_states) {
+                const std::vector<std::vector<float>>& final_states,
+                const std::vector<float>& final_critic_state = {}) {
         require(returns.size() == num_players_, "there is not one return for each seat");
         std::string line = "{\"format\":\"movelist/1\",\"game\":\"" + escaped(game_) + "\",\"episode\":" +
                            std::to_string(episode_++) + ",\"players\":[" + players_ + "],\"steps\":[" + steps_ +
@@ -96,13 +116,15 @@ class Writer {
         put_numbers(line, returns);
         line += std::string("],\"end\":\"") + end + "\"";
         if (!final_states.empty()) {
-            line += ",\"final_states\":[";
-            for (std::size_t seat = 0; seat < final_states.size(); ++seat) {
-                require(final_states[seat].size() == width_, "a final state has another width");
-                line += seat ? ",[" : "[";
-                put_numbers(line, final_states[seat]);
-                line += "]";
+            for (const std::vector<float>& state : final_states) {
+                require(state.size() == width_, "a final state has another width");
             }
+            line += ",\"final_states\":";
+            put_rows(line, final_states);
+        }
+        if (!final_critic_state.empty()) {
+            line += ",\"final_critic_state\":[";
+            put_numbers(line, final_critic_state);
             line += "]";
         }
         put_line(line);
@@ -134,6 +156,16 @@ class Writer {
             if (i) out += ",";
             put_number(out, values[i]);
         }
+    }
+
+    static void put_rows(std::string& out, const std::vector<std::vector<float>>& rows) {
+        out += "[";
+        for (std::size_t row = 0; row < rows.size(); ++row) {
+            out += row ? ",[" : "[";
+            put_numbers(out, rows[row]);
+            out += "]";
+        }
+        out += "]";
     }
 
     static std::string escaped(const std::string& text) {

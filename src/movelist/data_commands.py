@@ -167,7 +167,7 @@ def _record(command: Record, words: Sequence[str]) -> int:
         players.append(loaded)
         versions.append(version)
     writer = recordings.writer(command.out)
-    play, recorded = PlaySettings(keep_forced=True), 0
+    play, recorded = PlaySettings(keep_forced=True, critic_sees=command.critic_sees), 0
     try:
         for first in range(0, command.episodes, play.num_games):
             number_E = np.arange(first, min(first + play.num_games, command.episodes))

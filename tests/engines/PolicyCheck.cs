@@ -75,11 +75,22 @@ static class PolicyCheck
             var state = new float[words.Length - 6 - ids.Length];
             for (int s = 0; s < state.Length; ++s)
                 state[s] = float.Parse(words[6 + ids.Length + s], CultureInfo.InvariantCulture);
+            float[] features = null; // they follow the state
+            if (policy.Info.FeatureSize > 0 && state.Length > policy.Info.StateSize)
+            {
+                features = new float[state.Length - policy.Info.StateSize];
+                Array.Copy(state, policy.Info.StateSize, features, 0, features.Length);
+                Array.Resize(ref state, policy.Info.StateSize);
+            }
             try
             {
-                Movelist.Choice choice = policy.Choose(state, Unsigned(ids), ids.Length, options);
-                Movelist.Choice again = policy.Choose(state, ids, ids.Length, options);
-                if (choice.Index != again.Index || choice.LogProb != again.LogProb) return 3;
+                Movelist.Choice choice = features == null ? policy.Choose(state, Unsigned(ids), ids.Length, options)
+                    : policy.Choose(state, ids, ids.Length, features, options);
+                if (features == null)
+                {
+                    Movelist.Choice again = policy.Choose(state, ids, ids.Length, options);
+                    if (choice.Index != again.Index || choice.LogProb != again.LogProb) return 3;
+                }
                 var text = new StringBuilder();
                 text.Append(choice.Index).Append(' ').Append(choice.LogProb.ToString("R", CultureInfo.InvariantCulture));
                 for (int a = 0; a < ids.Length; ++a)
@@ -128,7 +139,8 @@ static class PolicyCheck
             {
                 Movelist.Policy policy = Movelist.Policy.Load(bytes);
                 if (kind < 2) return 5;
-                policy.Choose(new float[policy.Info.StateSize], new long[] { 0, 1, 2 }, 3, new Movelist.PlayOptions());
+                policy.Choose(new float[policy.Info.StateSize], new long[] { 0, 1, 2 }, 3,
+                              new float[3 * policy.Info.FeatureSize], new Movelist.PlayOptions());
                 ++played;
             }
             catch (Movelist.PolicyException)

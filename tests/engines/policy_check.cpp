@@ -1,7 +1,7 @@
 // Drives examples/engines/movelist_policy.hpp for tests/play/test_readers.py and benchmarks/export.py.
 //
 //     policy_check choose FILE              cases on standard input, a line each:
-//                                           greedy temperature top_k seed turn count ids... states...
+//                                           greedy temperature top_k seed turn count ids... states... [features...]
 //                                           -> index log_prob logits..., or "error: ..."
 //     policy_check load FILE GAME LAYOUT    "good", or "error: ..." and exit code 3
 //     policy_check fuzz FILE ROUNDS         damaged copies in memory, with and without a mended checksum
@@ -52,7 +52,16 @@ static int choose(const char* path) {
         for (std::int64_t& id : ids) words >> id;
         std::vector<float> state;
         while (words >> word) state.push_back(std::strtof(word.c_str(), nullptr));
-        const movelist::Choice choice = policy.choose(state.data(), state.size(), ids.data(), ids.size(), play);
+        const std::size_t width = policy.info().state_size;
+        std::vector<float> features;
+        if (policy.info().feature_size && state.size() > width) {
+            features.assign(state.begin() + static_cast<std::ptrdiff_t>(width), state.end());
+            state.resize(width);
+        }
+        const movelist::Choice choice =
+            features.empty() ? policy.choose(state.data(), state.size(), ids.data(), ids.size(), play)
+                             : policy.choose(state.data(), state.size(), ids.data(), ids.size(), features.data(),
+                                             features.size() / ids.size(), play);
         if (choice.index < 0) {
             std::printf("error: %s\n", policy.error().c_str());
             continue;
@@ -110,7 +119,8 @@ static int fuzz(const char* path, int rounds) {
         if (kind < 2) return 5;  // a cut or a flipped bit went through
         const std::vector<float> state(policy->info().state_size, 0.5f);
         const std::int64_t ids[] = {0, 1, 2};
-        policy->choose(state.data(), state.size(), ids, 3);
+        const std::vector<float> features(3 * policy->info().feature_size, 0.5f);
+        policy->choose(state.data(), state.size(), ids, 3, features.data(), policy->info().feature_size);
         ++played;
     }
     std::printf("refused %d played %d\n", refused, played);
@@ -122,6 +132,7 @@ static int count_allocations(const char* path) {
     std::vector<float> state(policy.info().state_size, 0.25f);
     std::vector<std::int64_t> ids(700);
     movelist::Play play;
+    const std::vector<float> features(policy.info().feature_size * ids.size(), 0.5f);
     std::size_t first = 0, later = 0;
     for (int call = 0; call < 200; ++call) {
         const std::size_t count = call == 0 ? ids.size() : 1 + static_cast<std::size_t>(call * 37 % 700);
@@ -133,7 +144,8 @@ static int count_allocations(const char* path) {
         play.top_k = 3 + call % 5;
         play.seed = static_cast<std::uint64_t>(call);
         const std::size_t before = allocations;
-        if (policy.choose(state.data(), state.size(), ids.data(), count, play).index < 0) return 4;
+        const std::size_t each = policy.info().feature_size;
+        if (policy.choose(state.data(), state.size(), ids.data(), count, features.data(), each, play).index < 0) return 4;
         (call == 0 ? first : later) += allocations - before;
     }
     std::printf("first %zu later %zu\n", first, later);

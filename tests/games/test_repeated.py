@@ -247,3 +247,24 @@ def test_a_merged_game_goes_to_another_process_and_keeps_what_it_has():
     assert game.new_state(0).legal_actions() == [7, 8]
     assert not hasattr(game.new_state(0), "nothing")
     assert first_places([5, None]) == [0, 1]
+
+
+class Featured(Fixed):
+    """The same with features as a method of the state."""
+
+    columns = ()
+
+    def new_state(self, seed):
+        return FeaturedState(self)
+
+
+class FeaturedState(FixedState):
+    def action_features(self):
+        return np.array(self.game.worth, np.float32).reshape(-1, 1)
+
+
+def test_action_features_follow_and_those_of_copies_have_to_agree():
+    episodes = SelfPlay(make_game(Featured([7, 9, 7], [1, 2, 1])), PlaySettings(), seed=0).collect(RandomPolicy(), 1)
+    assert episodes.action_id_A.tolist() == [7, 9] and episodes.feature_AF.tolist() == [[1], [2]]
+    with pytest.raises(GameError, match=r"copies of an action have different features: got .* \(action_features\)"):
+        SelfPlay(make_game(Featured([7, 9, 7], [1, 2, 3])), PlaySettings(), seed=0).collect(RandomPolicy(), 1)

@@ -72,6 +72,48 @@ def test_the_gradient_is_the_slope():
     assert torch.autograd.gradcheck(lambda *halves: pair_score(*halves, step_A, unique_A), leaves)
 
 
+@pytest.mark.parametrize("with_ids", [True, False])
+@pytest.mark.parametrize("rows", [1, 3, 39, 1000])
+def test_features_are_added_inside_the_relu_chunk_by_chunk(monkeypatch, rows, with_ids):
+    state_BH, action_UH, weight_H, step_A, unique_A = random_pairs(9)
+    generator = torch.Generator().manual_seed(1)
+    feature_AF, matrix_FH = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((40, 3), (3, 6)))
+    matrix_FH.requires_grad_()
+    leaves = [state_BH, *([action_UH] if with_ids else []), weight_H, matrix_FH]
+    factor_A = torch.linspace(-1, 2, 40, dtype=torch.float64)
+    monkeypatch.setitem(pair.CHUNK_BYTES, "cpu", rows * 6 * 8)
+    given_UH = action_UH if with_ids else None
+    score_A = pair_score(state_BH, given_UH, weight_H, step_A, unique_A, feature_AF, matrix_FH)
+    sums = [state_BH[b] + (action_UH[u] if with_ids else 0) + feature_AF[a] @ matrix_FH
+            for a, (b, u) in enumerate(zip(step_A.tolist(), unique_A.tolist(), strict=True))]  # fmt: skip
+    expected_A = torch.stack([(weight_H * sum_H.clamp(min=0)).sum() for sum_H in sums])
+    assert torch.allclose(score_A, expected_A, rtol=1e-12, atol=1e-12)
+    expected = gradients(expected_A, factor_A, *leaves)
+    for got, other in zip(gradients(score_A, factor_A, *leaves), expected, strict=True):
+        assert torch.allclose(got, other, rtol=1e-12, atol=1e-12)
+
+
+def test_with_features_nothing_of_the_size_of_all_pairs_times_the_width_is_held(monkeypatch):
+    monkeypatch.setitem(pair.CHUNK_BYTES, "cpu", 10 * 64 * 4)
+    state_BH, action_UH, weight_H, step_A, unique_A = random_pairs(2, num_pairs=4000, width=64, dtype=torch.float32)
+    feature_AF, matrix_FH = torch.randn(4000, 3), torch.randn(3, 64, requires_grad=True)
+    with Largest() as largest:
+        pair_score(state_BH, action_UH, weight_H, step_A, unique_A, feature_AF, matrix_FH).sum().backward()
+    assert 4000 <= largest.numel < 4000 * 64 / 10
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers that an operation gave back."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for one in result if isinstance(result, tuple | list) else [result]:
+            self.numel = max(self.numel, one.numel() if isinstance(one, torch.Tensor) else 0)
+        return result
+
+
 @pytest.mark.parametrize("rows", [1, 3, 39, 40, 41])
 def test_chunks_change_nothing(monkeypatch, rows):
     """A chunk's end in the middle of a list, at its end, and behind everything."""

@@ -12,9 +12,9 @@ from movelist.core.errors import CheckpointError, DataError, MissingExtraError, 
 from movelist.core.ragged import Segments
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.play import export, onnx_graph, scorers, weights_file
-from movelist.play.export import export_net, publish, random_lists
+from movelist.play.export import export_net, publish, random_features, random_lists
 from movelist.play.exported import load_exported
-from movelist.play.policy import NetPolicy, Turns
+from movelist.play.policy import NetPolicy, Turns, with_features
 from movelist.play.policy_info import describe
 from movelist.play.profiles import profile_named
 
@@ -34,6 +34,9 @@ SHAPES = {
     "table": ModelShape(state_size=6, hidden_dim=16, action_encoder="table", num_actions=450),
     "small table": ModelShape(state_size=3, hidden_dim=8, action_encoder="table", num_actions=2),
     "narrow actions": ModelShape(state_size=4, hidden_dim=16, action_hidden_dim=5),
+    "bits, features": ModelShape(state_size=4, hidden_dim=16, feature_size=3),
+    "table, features": ModelShape(state_size=3, hidden_dim=8, action_encoder="table", num_actions=9, feature_size=1),
+    "features": ModelShape(state_size=4, hidden_dim=16, action_encoder="features", feature_size=5),
 }
 
 
@@ -66,7 +69,9 @@ def info_of(net, version=3):
 def turns_of(net, num_steps, seed=0):
     state_BS, action_id_A, segments = random_lists(net, num_steps, np.random.default_rng(seed))
     count_B = np.diff(segments.offsets.numpy())
-    return Turns(state_BS, count_B, action_id_A, np.arange(num_steps) * 7919, np.arange(num_steps))
+    turns = Turns(state_BS, count_B, action_id_A, np.arange(num_steps) * 7919, np.arange(num_steps))
+    feature_AF = random_features(net, segments.num_actions, np.random.default_rng(seed))
+    return with_features(turns, feature_AF, net.shape.feature_size)
 
 
 @every_profile

@@ -11,7 +11,7 @@ import torch
 
 from movelist.core.ragged import Segments, log_softmax
 from movelist.learn.model import ModelShape, PolicyValueNet
-from movelist.play.export import export_net, random_lists
+from movelist.play.export import export_net, random_features, random_lists
 from movelist.play.policy import NetPolicy, Turns, gumbel
 from movelist.play.policy_info import describe
 
@@ -21,6 +21,9 @@ SHAPES = {
     "bits": ModelShape(state_size=11, hidden_dim=24),
     "table": ModelShape(state_size=6, hidden_dim=13, action_encoder="table", num_actions=450),
     "narrow actions": ModelShape(state_size=4, hidden_dim=16, action_hidden_dim=5),
+    "bits, features": ModelShape(state_size=4, hidden_dim=16, feature_size=3),
+    "table, features": ModelShape(state_size=3, hidden_dim=9, action_encoder="table", num_actions=450, feature_size=20),
+    "features": ModelShape(state_size=11, hidden_dim=24, action_encoder="features", feature_size=5),
 }
 SANITIZED = ["-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 STRICT = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wsign-conversion"]
@@ -85,9 +88,9 @@ def small(tmp_path):
     return path
 
 
-def case(state, ids, *, greedy=True, temperature=1.0, top_k=0, seed=0, turn=0):
+def case(state, ids, features=(), *, greedy=True, temperature=1.0, top_k=0, seed=0, turn=0):
     """A line for the check programs; repr of a float32's double is read back as the same float32."""
-    numbers = [repr(float(number)) for number in state]
+    numbers = [repr(float(number)) for number in [*state, *np.ravel(features)]]
     return " ".join(map(str, [int(greedy), temperature, top_k, seed, turn, len(ids), *map(int, ids), *numbers]))
 
 
@@ -113,23 +116,29 @@ def test_a_reader_agrees_with_torch_on_200_lists(reader, shape, tmp_path):
     path = tmp_path / "policy 名.safetensors" if reader[0] != "mono" else tmp_path / "policy.safetensors"
     net = exported(shape, path)
     state_BS, ids = lists(net)
+    rng = np.random.default_rng(6)
+    features = [random_features(net, len(row), rng) for row in ids]
+    told = [() if each is None else each for each in features]
     greedy, drawing = NetPolicy(net, greedy=True), NetPolicy(net)
-    lines = [case(state, row) for state, row in zip(state_BS, ids, strict=True)]
+    lines = [case(state, row, each) for state, row, each in zip(state_BS, ids, told, strict=True)]
     lines += [
-        case(state, row, greedy=False, seed=n * 7919, turn=n)
-        for n, (state, row) in enumerate(zip(state_BS, ids, strict=True))
+        case(state, row, each, greedy=False, seed=n * 7919, turn=n)
+        for n, (state, row, each) in enumerate(zip(state_BS, ids, told, strict=True))
     ]
     found = choices(reader, path, lines)
     for n, (state, row) in enumerate(zip(state_BS, ids, strict=True)):
         index, log_prob, *logits = found[n]
         with torch.no_grad():
             one, every = torch.zeros(len(row), dtype=torch.int64), torch.arange(len(row))
-            expected = net(torch.from_numpy(state[None]), net.encode_ids(torch.from_numpy(row)), one, every)[0].numpy()
+            seen = {} if features[n] is None else {"action_features": torch.from_numpy(features[n])}
+            encoded = net.encode_ids(torch.from_numpy(row))
+            expected = net(torch.from_numpy(state[None]), encoded, one, every, **seen)[0].numpy()
         # Sums of float32 in another order: 1e-5 of the list's largest logit, or of 1.
         np.testing.assert_allclose(logits, expected, atol=1e-5 * max(1.0, np.abs(expected).max()), rtol=0)
-        assert (int(index), log_prob) == (greedy.act(state, row)[0], pytest.approx(greedy.act(state, row)[1], abs=1e-5))
+        best = greedy.act(state, row, features[n])
+        assert (int(index), log_prob) == (best[0], pytest.approx(best[1], abs=1e-5))
         index, log_prob = found[len(ids) + n][:2]
-        expected_draw = drawing.act(state, row, seed=n * 7919, turn=n)
+        expected_draw = drawing.act(state, row, features[n], seed=n * 7919, turn=n)
         assert (int(index), log_prob) == (expected_draw[0], pytest.approx(expected_draw[1], abs=1e-5))
     assert len({row[0] for row in found[: len(ids)]}) > 20  # not all the same index
 
@@ -224,6 +233,20 @@ def test_wrong_calls_are_named_and_change_nothing(reader, small):
     assert rows[6].split()[0] in {"0", "1", "2"}
 
 
+def test_features_that_are_missing_or_of_another_width_are_named(reader, small, tmp_path):
+    path = tmp_path / "featured.safetensors"
+    exported(SHAPES["bits, features"], path)
+    state, ids = [0.5] * 4, [1, 2]
+    lines = [case(state, ids), case(state, ids, [1.0] * 2), case(state, ids, [1.0] * 5 + [float("nan")]),
+             case(state, ids, [1.0] * 6)]  # fmt: skip
+    lines[2] = lines[2].replace("nan", "NaN")
+    rows = run([*reader, "choose", path], input="\n".join(lines) + "\n").stdout.splitlines()
+    assert "the action features have the wrong width: got 0" in rows[0] and "3 for each" in rows[0]
+    assert "the action features have the wrong width" in rows[1]
+    assert "the action features hold NaN or infinity" in rows[2]
+    assert rows[3].split()[0] in {"0", "1"}
+
+
 def test_ids_outside_the_table_are_named(reader, tmp_path):
     path = tmp_path / "policy.safetensors"
     exported(SHAPES["table"], path)
@@ -248,7 +271,10 @@ def test_files_for_others_are_refused(reader, small, tmp_path):
         assert "cannot be" in done.stdout
 
 
-def test_damaged_files_are_refused_and_never_crash(reader, small):
+@pytest.mark.parametrize("shape", ["bits", "bits, features"])
+def test_damaged_files_are_refused_and_never_crash(reader, shape, tmp_path):
+    small = tmp_path / "policy-2.safetensors"
+    exported(SHAPES[shape], small)
     # 2,000 cuts and flips, and headers changed by someone who mended the checksum: no way to crash, and none of the
     # plain damage is read. The C++ reader runs with the address and undefined-behaviour sanitizers.
     done = run([*reader, "fuzz", small, "4000"])
@@ -266,7 +292,9 @@ def test_damaged_files_are_refused_and_never_crash(reader, small):
 def test_no_call_after_the_first_allocates(optimized, small, tmp_path):
     table = tmp_path / "table.safetensors"
     exported(SHAPES["table"], table)
-    for path in (small, table):
+    featured = tmp_path / "featured.safetensors"
+    exported(SHAPES["bits, features"], featured)
+    for path in (small, table, featured):
         done = run([*optimized, "allocations", path])
         words = done.stdout.split()
         assert (words[0], words[2:]) == ("first", ["later", "0"]), done.stdout + done.stderr

@@ -107,7 +107,7 @@ def test_files_made_by_hand_are_refused_by_the_tensor(change, message):
 
 def test_an_unknown_action_encoder_is_refused():
     other = weights_file.to_bytes(*made())[:-4].replace(b'"action_encoder":"bits"', b'"action_encoder":"text"')
-    with pytest.raises(CheckpointError, match="no proper action_encoder: got text, expected bits or table"):
+    with pytest.raises(CheckpointError, match="no proper action_encoder: got text, expected bits, table or features"):
         weights_file.from_bytes(with_checksum(other), "here")
 
 

@@ -225,11 +225,11 @@ def test_a_file_held_open_for_good_is_an_error_and_leaves_nothing(tmp_path, monk
 
 def test_json_is_utf_8_and_readable(tmp_path):
     folder = RunFolder(tmp_path / "训练 一")
-    folder.write_json("settings.json", {"game": "斗地主", "out": None})
+    folder.write_json("settings.json", {"game": "斗地主", "out": None, "action_features": "use"})
     assert (folder.path / "settings.json").read_bytes().decode("utf-8") == (
-        '{\n  "game": "斗地主",\n  "out": null\n}\n'
+        '{\n  "game": "斗地主",\n  "out": null,\n  "action_features": "use"\n}\n'
     )
-    assert read_settings(folder.path) == {"game": "斗地主", "out": None}
+    assert read_settings(folder.path) == {"game": "斗地主", "out": None, "action_features": "use"}
     folder.save(1, some_state(), keep=1)
     assert weights(load(folder.path)) == weights(some_state())
 

@@ -29,9 +29,13 @@ class ModelSettings:
     """Width of the layer that reads an action. None takes hidden_dim. Narrower saves time and memory where ids seldom
     repeat, so that a batch has nearly as many different actions as legal ones."""
 
-    action_encoder: Literal["auto", "bits", "table"] = "auto"
+    action_encoder: Literal["auto", "bits", "table", "features"] = "auto"
     """How an action id enters the network: its 64 "bits", where they mean something (cards, squares), or a "table" of
-    learned vectors, for ids that are small dense numbers. "auto" asks the game."""
+    learned vectors, for ids that are small dense numbers. "auto" asks the game. "features" leaves the id out, so that
+    it is the action's name only: the network goes by the game's action_features alone."""
+
+    action_features: Literal["use", "ignore"] = "use"
+    """Whether the network looks at the action_features that a game's states or its recordings have beside the ids."""
 
     state_encoder: str | None = None
     """What reads a state in place of two layers: "module:Class" or "file.py:Class", with keywords if it has any:
@@ -155,6 +159,11 @@ class PlaySettings:
     repeated_actions: Repeated = "refuse"
     """A list that names an action twice, of the game or of --data: "refuse" it, or "merge" the copies into one entry.
     Recorded log-probs follow: docs/episode_format.md. A game of your own may say it itself."""
+
+    critic_sees: Literal["state", "all"] = "state"
+    """What the values behind the advantages are computed from while training: the mover's "state", or "all" that the
+    game's states tell a critic (observe_all; in OpenSpiel's games all players' hands; critic_state in recordings). The
+    policy, and the value that is shown and exported, know the state alone either way."""
 
     rollout_workers: int = 0
     """Processes that play the games while this one runs the network; 0 plays them in this process. More help where the
@@ -385,6 +394,10 @@ class RecordSettings:
 
     episodes: int = 1_000
     """Episodes to play."""
+
+    critic_sees: Literal["state", "all"] = "state"
+    """"all" also records what the game's states tell a critic (observe_all; in OpenSpiel's games all players' hands) as
+    critic_state, for a training with --critic_sees all."""
 
     seed: int = 0
     """Of the games' chance and of the players' draws."""

@@ -88,6 +88,7 @@ def check_schema(schema: pa.Schema) -> None:
         "returns": lambda kind: types.is_list(kind) and is_numbers(kind.value_type),
         "end": types.is_string,
         "final_states": lambda kind: types.is_list(kind) and types.is_fixed_size_list(kind.value_type),
+        "final_critic_state": lambda kind: types.is_fixed_size_list(kind) and is_numbers(kind.value_type),
         "players": lambda kind: types.is_list(kind) and types.is_struct(kind.value_type) and is_seat(kind.value_type),
         "crc32": lambda kind: kind == pa.uint32(),
     }  # fmt: skip
@@ -116,6 +117,12 @@ def check_schema(schema: pa.Schema) -> None:
         )
     if state.list_size != int(np.prod(metadata(schema)[0])):
         raise DataError("states have another width than the metadata say", got=state.list_size, where="state")
+    if "final_critic_state" in schema.names:
+        final = schema.field("final_critic_state").type
+        width = schema.field("critic_state").type.list_size if "critic_state" in schema.names else 0
+        if final.list_size != width:
+            raise DataError("final critic states have another width than critic states", got=final.list_size,
+                            expected=width, where="final_critic_state")  # fmt: skip
     if "final_states" in schema.names:
         final = schema.field("final_states").type.value_type
         if (final.value_type, final.list_size) != (state.value_type, state.list_size):
@@ -180,7 +187,8 @@ def columns_of_rows(rows: dict[str, Any], offsets: Array, widths: Widths, places
     players, size, dtype = widths.num_players, widths.state_size, DTYPES[widths.state_dtype]
     num_rows = int(offsets[-1])
     last = pa.array(offsets[1:] - 1)
-    ends = {name: rows[name].take(last) for name in ("returns", "final_states", "players", "end") if name in rows}
+    of_ends = ("returns", "final_states", "final_critic_state", "players", "end")
+    ends = {name: rows[name].take(last) for name in of_ends if name in rows}
     action_offsets = rows["actions"].offsets.to_numpy().astype(np.int64)
     ids = rows["actions"].values.to_numpy()[action_offsets[0] : action_offsets[-1]].view(np.int64)
     reward = rows.get("reward")
@@ -194,6 +202,8 @@ def columns_of_rows(rows: dict[str, Any], offsets: Array, widths: Widths, places
         has_final_E = ends["final_states"].is_valid().to_numpy(zero_copy_only=False)
         final_EPS = np.zeros((len(last), players, size), dtype)
         final_EPS[has_final_E] = _matrix(ends["final_states"].flatten(), size, dtype).reshape(-1, players, size)
+    critic = ends.get("final_critic_state")
+    knows_critic = critic is not None and critic.null_count < len(last)
     seats = ends["players"].flatten()
     controller = pc.index_in(pc.struct_field(seats, "controller"), pa.array(SEATS)).to_numpy(zero_copy_only=False)
     version = np.full(len(seats), NO_VERSION, np.int64)
@@ -217,6 +227,7 @@ def columns_of_rows(rows: dict[str, Any], offsets: Array, widths: Widths, places
         truncated_E=pc.equal(ends["end"], "truncated").to_numpy(zero_copy_only=False),
         controller_EP=controller.astype(np.int8).reshape(-1, players),
         final_state_EPS=final_EPS,
+        final_critic_EC=_matrix(critic, widths.critic_size, np.float32) if knows_critic else None,
         **arguments({column: _further(column, rows, last, widths) for column in widths.further}),
         num_turns=num_rows,
     )
@@ -268,5 +279,7 @@ def episode_crcs(columns: Columns) -> list[int]:
         parts += [] if raw.feature_AF is None else [raw.feature_AF[actions]]
         places: dict[str, Any] = {"step": slice(start, stop), "action": actions, "episode": e, "seat": e}
         parts += [array[places[column.per]] for column, array in raw.extra.items()]
+        if raw.final_critic_EC is not None and not np.isnan(raw.final_critic_EC[e]).all():
+            parts.append(raw.final_critic_EC[e])
         crcs.append(rows_crc(parts))
     return crcs

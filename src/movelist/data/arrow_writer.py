@@ -114,6 +114,13 @@ def _arrays(columns: Columns, lists: bool) -> dict[str, Any]:
     final = none if raw.final_state_EPS is None else raw.final_state_EPS[has_final]
     rows = pa.FixedSizeListArray.from_arrays(pa.array(final.reshape(-1)), size)
     arrays["final_states"] = _at(raw.num_steps, last[has_final], _rows_of(rows, len(final), columns.widths.num_players))
+    if columns.widths.critic_size:
+        critic_EC = raw.final_critic_EC
+        if critic_EC is None:
+            critic_EC = np.full((len(last), columns.widths.critic_size), np.nan, np.float32)
+        known_E = ~np.isnan(critic_EC).all(axis=1)
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(critic_EC[known_E].reshape(-1)), columns.widths.critic_size)
+        arrays["final_critic_state"] = _at(raw.num_steps, last[known_E], rows)
     for column, values in raw.further().items():
         rows = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[-1])
         if column.per == "action":

@@ -68,6 +68,8 @@ class Episodes:
         final_state_EPS: [E, P, S], each seat's view of where a truncated episode stopped; None if none was.
         controller_EP: int8 [E, P]: POLICY, HUMAN or OTHER.
         critic_state_NC: float32 [N, C], what a critic may know beyond the state; None without.
+        final_critic_EC: float32 [E, C], the same of where a truncated episode stopped; NaN where nobody recorded it and
+            in episodes that ended, None without any.
         feature_AF: float32 [A, F], what is known of each legal action beside its id; None without.
         origin_E: str [E], where each episode was recorded, as "games/a.jsonl, line 7"; None where nobody knows.
         extra: Further columns, each [rows, width], by their declarations; see `Column`.
@@ -91,6 +93,9 @@ class Episodes:
     )
     feature_AF: Array | None = field(
         default=None, metadata=declared("action", np.float32, None, optional=True, field="action_features")
+    )
+    final_critic_EC: Array | None = field(
+        default=None, metadata=declared("episode", np.float32, None, optional=True, fill=np.nan)
     )
     origin_E: Array | None = field(default=None, metadata=declared("episode", object, optional=True, stored=False))
     extra: Mapping[Column, Array] = field(default_factory=dict)
@@ -425,9 +430,20 @@ def _check_values(episodes: Episodes, where: str) -> None:
         _refuse("there is no such controller", where, "controller_EP", expected=f"{POLICY}, {HUMAN} or {OTHER}")
     if episodes.final_state_EPS is not None and not np.isfinite(episodes.final_state_EPS).all():
         _refuse("a final state holds NaN or infinity", where, "final_state_EPS")
+    broken_E = lacking(episodes.final_critic_EC, episodes.num_episodes)
+    if broken_E.any():
+        first = int(np.flatnonzero(broken_E)[0])
+        _refuse("a final critic state holds NaN or infinity", f"{where}, episode {first}", "final_critic_EC")
     if episodes.truncated_E.any() and episodes.final_state_EPS is None:
         first = np.flatnonzero(episodes.truncated_E)[0]
         _refuse("a truncated episode has no final states", f"{where}, episode {first}", "final_state_EPS")
+
+
+def lacking(final_EC: Array | None, num_episodes: int) -> Array:
+    """Which final critic states [E, C] hold a number that is not finite beside others; a row of NaN alone is none."""
+    if final_EC is None:
+        return np.zeros(num_episodes, bool)
+    return np.asarray(~np.isfinite(final_EC).all(axis=1) & ~np.isnan(final_EC).all(axis=1))
 
 
 def not_finite(episodes: Episodes) -> Iterator[tuple[Column, Array]]:

@@ -22,7 +22,7 @@ from movelist.core.errors import DataError
 from movelist.core.metrics import span
 from movelist.core.shell import quoted
 from movelist.data import recordings
-from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything, no_episodes
+from movelist.data.episode import OTHER, POLICY, Episodes, Share, arguments, everything, no_episodes
 from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
 from movelist.data.record_rules import NO_VERSION, Position, Problem, no_row
 from movelist.data.repeated import Merging
@@ -420,4 +420,6 @@ def _read_ahead(
 
 def nothing(widths: Widths) -> Episodes:
     """No episodes, which is how a Source says that there are no more."""
-    return no_episodes(widths.state_size, widths.num_players, DTYPES[widths.state_dtype])
+    none = no_episodes(widths.state_size, widths.num_players, DTYPES[widths.state_dtype])
+    told = {c: np.zeros((*none.rows[c.per], width), c.dtype) for c, width in widths.further.items()}
+    return replace(none, **arguments(told))

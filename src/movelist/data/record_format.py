@@ -78,6 +78,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=
     episode: int | str | UnsetType = UNSET
     returns: list[float] | UnsetType = UNSET
     final_states: list[list[float]] | UnsetType = UNSET
+    final_critic_state: list[float] | UnsetType = UNSET
     extra: dict[str, Any] | UnsetType = UNSET
     crc32: str | UnsetType = UNSET
 
@@ -182,6 +183,8 @@ def arrow_schema(widths: Widths, *, episode: pa.DataType, reward: pa.DataType | 
     columns["returns"] = pa.list_(pa.float64())
     columns["end"] = pa.utf8()
     columns["final_states"] = pa.list_(state)
+    if widths.critic_size:
+        columns["final_critic_state"] = pa.list_(pa.float32(), widths.critic_size)
     columns["players"] = pa.list_(pa.struct([("controller", pa.utf8()), ("policy_version", pa.int64())]))
     columns["crc32"] = pa.uint32()
     metadata = {

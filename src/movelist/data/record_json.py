@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from movelist.core.action_ids import parse
@@ -43,6 +43,7 @@ def arrays(record: Record, widths: Widths) -> dict[str, Any]:
         "truncated": record.end == "truncated",
         "returns": np.full(widths.num_players, np.nan),
         "final": None,
+        "final_critic": None,
     }  # fmt: skip
     if record.returns is not UNSET:
         lists["returns"] = _block([record.returns], widths.num_players, np.float64, "returns", step=-1)[0]
@@ -52,6 +53,9 @@ def arrays(record: Record, widths: Widths) -> dict[str, Any]:
                        got=len(record.final_states), expected=widths.num_players)  # fmt: skip
         dtype = DTYPES[widths.state_dtype]
         lists["final"] = _block(record.final_states, widths.state_size, dtype, "final_states", step=-1)
+    if record.final_critic_state is not UNSET:
+        field, rows = "final_critic_state", [record.final_critic_state]
+        lists["final_critic"] = _block(rows, widths.critic_size, np.float32, field, step=-1)[0]
     sizes = dict.fromkeys(FURTHER, 0) | widths.further
     made = {column: _further(record, column, width, widths.num_players) for column, width in sizes.items()}
     return lists | {"further": {column: array for column, array in made.items() if array is not None}}
@@ -197,6 +201,10 @@ def stack(parts: Sequence[tuple[dict[str, Any], dict[str, Any]]], widths: Widths
     if any(part["final"] is not None for part in pieces):
         none = np.zeros((widths.num_players, widths.state_size), DTYPES[widths.state_dtype])
         final = np.stack([none if part["final"] is None else part["final"] for part in pieces])
+    final_critic = None
+    if any(part["final_critic"] is not None for part in pieces):
+        unknown = np.full(widths.critic_size, np.nan, np.float32)
+        final_critic = np.stack([unknown if part["final_critic"] is None else part["final_critic"] for part in pieces])
     nothing = [np.full((len(part["player"]), widths.num_players), np.nan) for part in pieces]
     lists = any(part["form"] == LOOKING_ON for part in pieces)
     raw = Episodes(
@@ -212,6 +220,7 @@ def stack(parts: Sequence[tuple[dict[str, Any], dict[str, Any]]], widths: Widths
         truncated_E=np.array([part["truncated"] for part in pieces]),
         controller_EP=np.stack([part["controller"] for part in pieces]),
         final_state_EPS=final,
+        final_critic_EC=final_critic,
         **arguments({column: _joined(column, pieces) for column in widths.further}),
         num_turns=sum(len(part["player"]) for part in pieces),
     )
@@ -249,8 +258,16 @@ def record_of(columns: Columns, episode: int) -> Record:
         returns=raw.return_EP[episode].tolist() if has_returns else UNSET,
         end="truncated" if raw.truncated_E[episode] else "terminated",
         final_states=UNSET if final is None else [_short(row) for row in final],
+        final_critic_state=_final_critic(raw, episode),
         extra={c.name: v[episode].tolist() for c, v in raw.extra.items() if not c.by_turn} or UNSET,
     )
+
+
+def _final_critic(raw: Episodes, episode: int) -> list[float] | UnsetType:
+    """What a critic may know of where an episode stopped; unset where it is not known."""
+    if raw.final_critic_EC is None or np.isnan(raw.final_critic_EC[episode]).all():
+        return UNSET
+    return _short(raw.final_critic_EC[episode])
 
 
 def _step_of(columns: Columns, n: int, form: int) -> Step:

@@ -33,6 +33,7 @@ from movelist.data.episode import (
     beyond_reason,
     concatenate,
     credit,
+    lacking,
     not_finite,
     ranges,
 )
@@ -214,7 +215,7 @@ def keep_good(
     copies = _no_copies(columns.raw) if copies is None else copies
     rules = chain(_rules(columns), copies, _number_rules(columns), _table_rule(columns.raw, num_actions))
     for kind, field, what, expected, broken, values in rules:
-        per_step = field not in ("steps", "returns", "final_states", *by_episode)
+        per_step = field not in ("steps", "returns", "final_states", "final_critic_state", *by_episode)
         for index in np.flatnonzero(broken).tolist():
             episode = index
             if per_step:
@@ -311,6 +312,8 @@ def _reward_rules(columns: Columns) -> Iterator[Rule]:
     if raw.final_state_EPS is not None and raw.final_state_EPS.dtype != np.uint8:
         bad_E = columns.has_final_E & beyond_reason(raw.final_state_EPS, (1, 2))
         yield from _state_rules("final_states", "a final state", raw.final_state_EPS, bad_E)
+    bad_E, what = lacking(raw.final_critic_EC, len(columns)), "final_critic_state holds NaN or infinity"
+    yield "state", "final_critic_state", what, "finite numbers", bad_E, None
     if columns.reward_NP is not None:
         total_EP, size_EP = _totals(columns.reward_NP, raw), _totals(np.abs(columns.reward_NP), raw)
         with np.errstate(invalid="ignore"):  # what is not finite was found above

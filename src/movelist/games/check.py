@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from movelist.core import action_ids
 from movelist.core.errors import DataError, GameError, MovelistError
+from movelist.data.column import Column
+from movelist.games.columns import game_columns, read_columns
 from movelist.games.game import (
     Game,
     State,
@@ -99,7 +101,11 @@ def check_game(
         29
     """
     game = merging(game)
-    seen = _Seen(num_players=check_players(game), state_size=state_size(game))
+    num_players = check_players(game)
+    fresh = start_game(game, 0, num_players)
+    size, told = state_size(game, fresh), game_columns(game, fresh, critic=hasattr(fresh, "observe_all"))
+    columns = tuple(column for column in told if column.by_turn)
+    seen = _Seen(num_players=num_players, state_size=size, columns=columns)
     numbers = random.Random(seed)
     for _ in range(num_games):
         _play_twice(game, seen, numbers.randint(0, LARGEST_SEED), max_turns, cut_off)
@@ -124,6 +130,7 @@ class _Seen:
 
     num_players: int
     state_size: int
+    columns: tuple[Column, ...] = ()  # per step and per action
     num_cut_off: int = 0
     lengths: list[int] = field(default_factory=list)  # of the lists of legal actions
     num_observations: int = 0
@@ -156,6 +163,7 @@ class _Turn:
     legal_actions: list[int]
     returns: list[float]
     observations: list[NDArray[np.float32]]
+    told: dict[Column, NDArray[Any]] = field(default_factory=dict)  # action_features and observe_all, where it has them
 
 
 def _play_twice(game: Game, seen: _Seen, seed: int, max_turns: int, cut_off: bool) -> None:
@@ -166,7 +174,7 @@ def _play_twice(game: Game, seen: _Seen, seed: int, max_turns: int, cut_off: boo
     for number in range(max_turns):
         where = f"{game_name(game)}, seed {seed}, turn {number + 1}"
         try:
-            turn, other = (_look(game, state, seen.state_size, where) for state in states)
+            turn, other = (_look(game, state, seen, where) for state in states)
             _check_same(turn, other, where)
             seen.observe(turn)
             if turn.player is None:
@@ -226,8 +234,9 @@ def _read_words(state: State, index: int, player: int, where: str) -> None:
             raise GameError(f"{method} does not return text", got=repr(text), expected="a str", where=where)
 
 
-def _look(game: Game, state: State, size: int, where: str) -> _Turn:
+def _look(game: Game, state: State, seen: _Seen, where: str) -> _Turn:
     """Ask a state everything, observe it as every seat, and ask everything again."""
+    size = seen.state_size
     turn = _ask(game, state, where)
     if turn.player is None:
         return turn
@@ -241,11 +250,23 @@ def _look(game: Game, state: State, size: int, where: str) -> _Turn:
                 where=where,
                 do="Pad with zeros to one width for every seat and turn.",
             )
+    turn.told.update(_read_columns(state, seen.columns, len(turn.legal_actions), where))
     again = _ask(game, state, where)
+    again.told.update(_read_columns(state, seen.columns, len(turn.legal_actions), where))
     again.observations.extend(read_observation(state, player, where) for player in range(game.num_players))
     if (field := _difference(turn, again)) is not None:
         raise GameError("observe changes the state", got=f"another {field} after it", where=where, do="Only apply may.")
     return turn
+
+
+def _read_columns(state: State, columns: Sequence[Column], num_actions: int, where: str) -> dict[Column, NDArray[Any]]:
+    """What the state tells beside what it shows, at this turn."""
+    told = read_columns(state, columns, {"action": num_actions}, where) if columns else {}
+    for column, array in told.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise GameError("a column holds NaN or infinity", expected="finite numbers",
+                            where=f"{where}, {column.name}")  # fmt: skip
+    return told
 
 
 def _ask(game: Game, state: State, where: str) -> _Turn:
@@ -336,4 +357,7 @@ def _difference(turn: _Turn, other: _Turn) -> str | None:
     for player, (row, other_row) in enumerate(zip(turn.observations, other.observations, strict=True)):
         if not np.array_equal(row, other_row):
             return f"observation of player {player}"
+    for column, array in turn.told.items():
+        if not np.array_equal(array, other.told[column]):
+            return f"column {column.name}"
     return None

@@ -59,7 +59,11 @@ class Game(Protocol):
     the 64 bits of an id mean something, or "table" where ids are small dense numbers) and `num_actions` (for "table":
     ids are 0 to num_actions - 1), and `repeated_actions` = "merge" if its lists may name an action more than once: the
     copies count as one, and the first is played. A State may have `action_name(index) -> str` and `describe(player) ->
-    str` (what that seat sees) for people to read. What else it may have for networks of your own says games/columns.py.
+    str` (what that seat sees) for people to read. It may also have `action_features() -> [A, F]`, numbers of each legal
+    action beside its id (damage, cost), which the network then looks at, and `observe_all() -> [C]`, what a critic may
+    know while training with --critic_sees all. `state_names` and `feature_names` of a Game name the columns of its
+    states and action features: then --init_from takes weights by name, whatever a patch adds or removes. What else a
+    State may have for networks of your own says games/columns.py.
     """
 
     num_players: int
@@ -97,15 +101,15 @@ def action_encoder(game: Game) -> Literal["bits", "table"]:
     return "table" if encoder == "table" else "bits"  # plain, whatever kind of text the game gave: it is saved
 
 
-def state_size(game: Game) -> int:
-    """The number of values that a state shows, read from a fresh one.
+def state_size(game: Game, fresh: State | None = None) -> int:
+    """The number of values that a state shows, read from a fresh one: the given one, or one that is made.
 
     Raises:
         GameError: `observe` returns something other than a row of numbers, or the game is none.
     """
     check_players(game)
     where = game_name(game)
-    state = start_game(game, 0, game.num_players)
+    state = start_game(game, 0, game.num_players) if fresh is None else fresh
     try:
         return len(read_observation(state, state.current_player() or 0, where))
     except MovelistError:

@@ -141,6 +141,14 @@ class OpenSpielState:
         row[: self._game._tensor_size] = self._view
         return row
 
+    def observe_all(self) -> NDArray[np.float32]:
+        """What all players see together, float32 [P * T]: one tensor behind the other."""
+        row = np.empty((self._game.num_players, self._game._tensor_size), np.float32)
+        for player in range(self._game.num_players):
+            self._observation.set_from(self._state, player)
+            row[player] = self._view
+        return row.reshape(-1)
+
     def apply(self, index: int) -> None:
         """Play one of the legal actions, and the chance turns that follow.
 

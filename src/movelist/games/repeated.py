@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from movelist.core.action_ids import to_text
 from movelist.core.errors import GameError
-from movelist.games.columns import game_columns
+from movelist.games.columns import FEATURES
 from movelist.games.game import Game, State, copy_actions, game_name
 
 KINDS = ("refuse", "merge")
@@ -53,7 +53,9 @@ class MergedGame:
     def new_state(self, seed: int) -> State:
         """See `Game`."""
         state = self.game.new_state(seed)
-        return _MergedState(state, [column.name for column in game_columns(self.game) if column.per == "action"])
+        return _MergedState(
+            state, [column.name for column in getattr(self.game, "columns", ()) if column.per == "action"]
+        )
 
     def __getattr__(self, name: str) -> Any:
         if name == "game" or name.startswith("__"):  # asked before there is a game, as an object is unpickled
@@ -105,12 +107,18 @@ class _MergedState:
         return self._first[index]
 
     def _columns(self) -> dict[str, Any]:
-        """What the state tells beside, with a row for each action that is left.
+        """What the state tells beside, with a row for each action that is left."""
+        told: dict[str, Any] = dict(self._state.columns())  # type: ignore[attr-defined]  # the game declares columns
+        for name in filter(told.__contains__, self._by_action):
+            told[name] = self._merged(name, told[name])
+        return told
+
+    def _merged(self, name: str, told: ArrayLike) -> Any:
+        """What is told with a row for each entry of the game's own list, for those that are left.
 
         Raises:
             GameError: Copies of an action have different rows.
         """
-        told: dict[str, Any] = dict(self._state.columns())  # type: ignore[attr-defined]  # the game declares columns
         if self._state.current_player() is None:
             return told
         ids = copy_actions(self._state.legal_actions(), "legal_actions")
@@ -119,19 +127,17 @@ class _MergedState:
             return told
         row = {operator.index(ids[place]) & _PATTERN: place for place in places}
         first = [row[operator.index(action) & _PATTERN] for action in ids]
-        for name in filter(told.__contains__, self._by_action):
-            values = np.asarray(told[name])
-            if len(values) != len(ids):
-                raise GameError("a column has another form", got=f"{len(values)} rows", where=name,
-                                expected=f"{len(ids)}, one for each entry of the list")  # fmt: skip
-            differs = (values != values[first]).reshape(len(ids), -1).any(axis=1)
-            if differs.any():
-                place = int(np.flatnonzero(differs)[0])
-                raise GameError("copies of an action have different features", where=name,
-                                got=f"{to_text(ids[place])} at places {first[place]} and {place}",
-                                do="They are two actions: give them two ids.")  # fmt: skip
-            told[name] = values[places]
-        return told
+        values = np.asarray(told)
+        if len(values) != len(ids):
+            raise GameError("a column has another form", got=f"{len(values)} rows", where=name,
+                            expected=f"{len(ids)}, one for each entry of the list")  # fmt: skip
+        differs = (values != values[first]).reshape(len(ids), -1).any(axis=1)
+        if differs.any():
+            place = int(np.flatnonzero(differs)[0])
+            raise GameError("copies of an action have different features", where=name,
+                            got=f"{to_text(ids[place])} at places {first[place]} and {place}",
+                            do="They are two actions: give them two ids.")  # fmt: skip
+        return values[places]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -139,6 +145,8 @@ class _MergedState:
         own = getattr(self._state, name)
         if name == "columns":
             return self._columns
+        if name == FEATURES:
+            return lambda: self._merged(FEATURES, own())
         return (lambda index: own(self._place(index))) if name == "action_name" else own
 
 

@@ -6,12 +6,13 @@ for each epoch if there is a `target_kl`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from movelist.core import ragged, returns
 from movelist.core.errors import NonFiniteError, SettingsError
@@ -29,6 +30,7 @@ from movelist.learn.batch import (
     plan_minibatches,
 )
 from movelist.learn.compile import CompiledLoss
+from movelist.learn.critic import Critic, knows_end, load_critic
 from movelist.learn.device import (
     LossScale,
     amp_dtype,
@@ -63,6 +65,7 @@ from movelist.learn.parallel import World
 
 Array = NDArray[Any]
 ROUNDED_AWAY = 2.0**22  # deviations from 0, where float32 rounds a value by a quarter of one, and beyond by more
+CRITIC_LOSS, OLD_CRITIC_VALUE = "critic_loss", "old_critic_value"
 FAR_OFF = 2.0  # deviations of the returns; nearer to 0 than this, a new network's values find their mean at once
 
 
@@ -86,6 +89,23 @@ class Prepared:
     outlier: float | None = None
 
 
+@dataclass(frozen=True)
+class Said:
+    """What the networks say of a rollout, float64 on the host.
+
+    Attributes:
+        value_N: Values from the states alone.
+        log_prob_N: Of the chosen actions; as recorded where nothing had to be computed.
+        judged_N: The values behind the advantages: the critic's, if there is one.
+        final_EP: Of where truncated episodes stopped, by the critic where it knows that; None if none was truncated.
+    """
+
+    value_N: Array
+    log_prob_N: Array
+    judged_N: Array
+    final_EP: Array | None
+
+
 class Learner:
     """Trains a network on episodes by PPO.
 
@@ -95,16 +115,28 @@ class Learner:
         world: The processes that train together.
         seed: Of the order of steps.
         loss: What to minimise.
+        critic: Gives the values behind the advantages, and is trained beside the network; on `world.device`. None takes
+            the network's own values.
     """
 
     def __init__(
-        self, net: Network, settings: UpdateSettings, world: World, *, seed: int = 0, loss: Loss = ppo_loss
+        self,
+        net: Network,
+        settings: UpdateSettings,
+        world: World,
+        *,
+        seed: int = 0,
+        loss: Loss = ppo_loss,
+        critic: Critic | None = None,
     ) -> None:
         self.net, self.settings, self.world, self.seed, self.loss = net, settings, world, seed, loss
+        self.critic = critic
+        self.trained: nn.Module = net if critic is None else nn.ModuleList([net, critic])
         self.loss_names = loss_names(loss)
-        world.copy_weights(net)
+        self.sum_names = self.loss_names if critic is None else (*self.loss_names, CRITIC_LOSS)
+        world.copy_weights(self.trained)
         # Fused: one kernel for all parameters, and the only Adam that can skip a step without asking the device.
-        self.optimizer = torch.optim.Adam(net.parameters(), lr=settings.lr, eps=1e-5, fused=True)
+        self.optimizer = torch.optim.Adam(self.trained.parameters(), lr=settings.lr, eps=1e-5, fused=True)
         self.returns = returns.RunningScale()
         self.far_log_probs = FarLogProbs()
         self.loss_scale = LossScale(world.device, enabled=settings.use_amp and amp_dtype(world.device) is torch.float16)
@@ -115,6 +147,9 @@ class Learner:
         self.told_of_outliers = False
         self.compiled = CompiledLoss(net, settings, loss) if settings.compile == "on" else None
         self.ordered = settings.kernels == "triton" and triton_missing(world.device) is None
+        if self.ordered and net.shape.feature_size:
+            self.ordered = False
+            self.notices.append("The triton kernel knows no action features: torch scores the legal actions.")
 
     def prepare(self, episodes: Episodes) -> Prepared:
         """Compute values, missing log-probs, advantages and returns for the steps that the policy made.
@@ -128,42 +163,52 @@ class Learner:
         with span("plan"):
             episodes = episodes.learnable()
             self.net.check_ids(torch.from_numpy(episodes.action_id_A), episodes.place_of_action)
+            if self.critic is not None:
+                self.critic.check(episodes)
             rollout = Rollout(episodes, self.net.encode_ids, self.world.device)
         with explain_out_of_memory(min(EVALUATION_STEPS, rollout.num_steps), EVALUATION_ACTIONS):
-            value_N, final_value_EP, log_prob_N = self._evaluate(rollout)
+            said = self._evaluate(rollout)
         with span("plan"):
-            return self._targets(rollout, value_N, final_value_EP, log_prob_N)
+            return self._targets(rollout, said)
 
-    def _targets(self, rollout: Rollout, value_N: Array, final_value_EP: Array | None, log_prob_N: Array) -> Prepared:
-        """Advantages and returns from what the network says of the steps."""
-        episodes = rollout.episodes
+    def _targets(self, rollout: Rollout, said: Said) -> Prepared:
+        """Advantages and returns from what the networks say of the steps."""
+        episodes, value_N, judged_N, final_EP = rollout.episodes, said.value_N, said.judged_N, said.final_EP
+        log_prob_N = said.log_prob_N
         old_log_prob_N = np.where(np.isnan(episodes.log_prob_N), log_prob_N, episodes.log_prob_N)
         far_N = self.far_log_probs.find(episodes, log_prob_N, imitated=self.loss is imitation_loss)
         old_log_prob_N = np.where(far_N, log_prob_N, old_log_prob_N)
         when = f"before update {self.num_updates + 1}"
-        refuse_non_finite(when, rollout, value_N, old_log_prob_N, final_value_EP)
+        refuse_non_finite(when, rollout, value_N, old_log_prob_N, final_EP)
+        if self.critic is not None:
+            refuse_non_finite(when, rollout, judged_N, old_log_prob_N, None)
         raw_N, usual_N, counted = self._counted(episodes)
         scale = self._divisor(counted)
         refuse_beyond_reason(when, episodes, raw_N, scale)
         counted.centre += self._offset(episodes, usual_N, scale * value_N)
         moved = self._bias_move(counted)
-        value_N = value_N + moved
-        if final_value_EP is not None:
-            final_value_EP = np.where(episodes.truncated_E[:, None], final_value_EP + moved, 0.0)
-        advantage_N, return_N = self._advantages(episodes, value_N, final_value_EP, scale)
-        columns = (advantage_N, return_N - value_N, return_N, episodes.reward_N)
-        whole, error, target, reward = self.world.moments(*columns)
+        value_N, judged_N = value_N + moved, judged_N + moved
+        if final_EP is not None:
+            final_EP = np.where(episodes.truncated_E[:, None], final_EP + moved, 0.0)
+        advantage_N, return_N = self._advantages(episodes, judged_N, final_EP, scale)
+        columns = (advantage_N, return_N - judged_N, return_N, episodes.reward_N)
+        further = () if self.critic is None else (return_N - value_N,)
+        whole, error, target, reward, *state_error = self.world.moments(*columns, *further)
         if self.settings.normalize_advantage:
             advantage_N = returns.normalized(advantage_N, whole)
         advantage_N = np.where(far_N, 0.0, advantage_N)  # they teach the value, not the policy
         targets = dict(zip(STANDARD_TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
+        # Where no step was paid anything, what varies in the returns are the network's own values.
+        paid = bool(reward.squares or reward.mean)
         metrics = {
-            # Where no step was paid anything, what varies in the returns are the network's own values.
-            "losses/explained_variance": returns.explained_variance(error, target)
-            if reward.squares or reward.mean
-            else 0.0,
+            "losses/explained_variance": returns.explained_variance(error, target) if paid else 0.0,
             "losses/return_scale": scale,
         }
+        if self.critic is not None:
+            targets[OLD_CRITIC_VALUE] = judged_N
+            metrics["losses/state_explained_variance"] = (
+                returns.explained_variance(state_error[0], target) if paid else 0.0
+            )
         if num_far := self.world.gather([far_N.sum()]).sum():
             metrics["data/far_log_probs"] = float(num_far)
         outlier = None if usual_N is raw_N else float(raw_N[np.argmax(np.abs(raw_N - usual_N))])
@@ -190,7 +235,7 @@ class Learner:
         with span("plan"):
             epochs, targets = self._plan(prepared)
         guard = Guard(self.world.device)
-        sums = Sums((*self.loss_names, "steps", "minibatches", "grad_norm"), self.world.device)
+        sums = Sums((*self.sum_names, "steps", "minibatches", "grad_norm"), self.world.device)
         num_epochs = 0
         for epoch in epochs:
             kl_before = sums.vector.clone()
@@ -215,6 +260,7 @@ class Learner:
         """Weights, optimiser, return scale and count, of types that a checkpoint holds."""
         return {
             "net": self.net.state_dict(),
+            **({} if self.critic is None else {"critic": self.critic.state_dict()}),
             "optimizer": self.optimizer.state_dict(),
             "returns": dict(vars(self.returns)),
             "loss_scale": self.loss_scale.state_dict(),
@@ -222,7 +268,12 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict`."""
+        """Go on from `state_dict`.
+
+        Raises:
+            CheckpointError: It was trained with another critic, or this is trained with another.
+        """
+        load_critic(self.critic, state.get("critic"))
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         vars(self.returns).update(state["returns"])
@@ -232,30 +283,37 @@ class Learner:
     # ------------------------------------------------------------------ prepare
 
     @torch.no_grad()
-    def _evaluate(self, rollout: Rollout) -> tuple[Array, Array | None, Array]:
-        """Values of all steps and final states, and log-probs if any was not recorded; float64, in one read."""
-        episodes = rollout.episodes
+    def _evaluate(self, rollout: Rollout) -> Said:
+        """Values of all steps and final states, and log-probs if any was not recorded; in one read."""
+        episodes, device, use_amp = rollout.episodes, self.world.device, self.settings.use_amp
         with span("forward"):
+            said: dict[str, torch.Tensor] = {}
             if self.far_log_probs.wanted(episodes):
-                value_N, *log_prob_N = self._values_and_log_probs(rollout)
+                said["value"], said["log_prob"] = self._values_and_log_probs(rollout)
             else:
-                value_N, log_prob_N = self._values(rollout.state_NS), []
-            results = [value_N]
+                said["value"] = self._values(rollout.state_NS)
             if episodes.final_state_EPS is not None:
                 final = episodes.final_state_EPS.reshape(-1, episodes.final_state_EPS.shape[-1])
-                results.append(self._values(to_device({"final": final}, self.world.device)["final"]))
-            results += log_prob_N
+                said["final"] = self._values(to_device({"final": final}, device)["final"])
+            if self.critic is not None:
+                said["judged"] = self.critic.of_steps(rollout, use_amp=use_amp)
+                if (ends := self.critic.of_ends(episodes, device, use_amp=use_amp)) is not None:
+                    said["judged_final"] = ends
         with span("read"):
-            host = [
-                part.numpy() for part in torch.cat(results).double().cpu().split([len(r) for r in results])
-            ]  # WAIT: values
-        value_N = host.pop(0)
-        final_value_EP = None
+            parts = torch.cat(list(said.values())).double().cpu()  # WAIT: values
+        host = dict(zip(said, map(torch.Tensor.numpy, parts.split([len(part) for part in said.values()])), strict=True))
+        final_EP = None
         if episodes.final_state_EPS is not None:
-            final_value_EP = host.pop(0).reshape(episodes.return_EP.shape)
+            final_EP = host["final"].reshape(episodes.return_EP.shape)
+            if (
+                "judged_final" in host
+            ):  # where nobody recorded what a critic may know there, the state's value stands in
+                judged_EP = host["judged_final"].reshape(episodes.return_EP.shape)
+                final_EP = np.where(knows_end(episodes)[:, None], judged_EP, final_EP)
             # An episode that ended earns nothing more.
-            final_value_EP = np.where(episodes.truncated_E[:, None], final_value_EP, 0.0)
-        return value_N, final_value_EP, host.pop(0) if host else episodes.log_prob_N
+            final_EP = np.where(episodes.truncated_E[:, None], final_EP, 0.0)
+        value_N = host["value"]
+        return Said(value_N, host.get("log_prob", episodes.log_prob_N), host.get("judged", value_N), final_EP)
 
     def _values(self, state_NS: torch.Tensor) -> torch.Tensor:
         with autocast(self.world.device, self.settings.use_amp):
@@ -331,6 +389,8 @@ class Learner:
         if (moved := self._bias_move(prepared.returns)) and self.net.value_bias is not None:
             with torch.no_grad():
                 self.net.value_bias.add_(moved)
+                if self.critic is not None:
+                    self.critic.value.bias.add_(moved)
         if (centre := prepared.returns.centre) != self.returns.centre:
             away = abs(centre) / self._divisor(prepared.returns)
             self.notices.append(
@@ -401,12 +461,16 @@ class Learner:
                 losses.append(self._backward(rollout, targets, batch, minibatch.num_steps))
         with span("optimiser"):
             zero = torch.zeros((), device=self.world.device)
-            total = {name: sum((terms[name].detach() for terms in losses), zero.clone()) for name in self.loss_names}
+            total = {name: sum((terms[name].detach() for terms in losses), zero.clone()) for name in self.sum_names}
             # From here on all processes have the same numbers, so whatever is decided by them is decided by all.
-            self.world.sum_gradients(self.net, *total.values())
-            self.loss_scale.unscale([p.grad for p in self.net.parameters() if p.grad is not None])
+            self.world.sum_gradients(self.trained, *total.values())
+            self.loss_scale.unscale([p.grad for p in self.trained.parameters() if p.grad is not None])
             norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.max_grad_norm)
-            skip = guard.add(total["loss"], norm, self.loss_scale)
+            whole = norm
+            if self.critic is not None:  # apart, so that it takes nothing from the steps of the policy
+                own = torch.nn.utils.clip_grad_norm_(self.critic.parameters(), self.settings.max_grad_norm)
+                whole = torch.hypot(norm, own)
+            skip = guard.add(total["loss"], whole, self.loss_scale)
             self.optimizer.found_inf = skip  # type: ignore[attr-defined]  # fused Adam leaves out the step where it is 1
             with explain_too_wide(self.net.shape.hidden_dim):  # the first step makes room for Adam's moments
                 self.optimizer.step()
@@ -421,8 +485,19 @@ class Learner:
         """Add a batch's share of the minibatch's gradient; the sums of its loss terms."""
         with span("loss"):
             own = {name: column.index_select(0, batch.step_B) for name, column in targets.items()}
+            old_critic_B = own.pop(OLD_CRITIC_VALUE, None)
             picked = Targets(*(own.pop(name) for name in STANDARD_TARGETS), more=own)
         scale = self.loss_scale.scale / num_steps
+        terms = self._backward_net(rollout, batch, picked, scale)
+        if self.critic is None or old_critic_B is None:
+            return terms
+        picked = replace(picked, old_value_B=old_critic_B)
+        return terms | {CRITIC_LOSS: self.critic.backward(rollout, batch, picked, self.settings, scale)}
+
+    def _backward_net(
+        self, rollout: Rollout, batch: Batch, picked: Targets, scale: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Add the network's gradient of a batch; the sums of its loss terms."""
         if self.compiled is not None:
             compiled_terms = self.compiled.backward(*rollout.gather(batch), batch, picked, scale)
             if compiled_terms is not None:
@@ -461,7 +536,7 @@ class Learner:
             raise self._bad_number(prepared, targets, minibatches[number], number)
         self.num_updates += 1
         steps = max(1.0, total["steps"])
-        metrics = {f"losses/{name}": total[name] / steps for name in self.loss_names}
+        metrics = {f"losses/{name}": total[name] / steps for name in self.sum_names}
         metrics["losses/grad_norm"] = total["grad_norm"] / max(1.0, total["minibatches"])
         metrics["charts/learning_rate"] = float(self.optimizer.param_groups[0]["lr"])
         metrics["perf/minibatches"] = total["minibatches"]
@@ -470,6 +545,7 @@ class Learner:
         metrics["perf/epochs"] = float(len(epochs))
         flops = sum(
             self.net.flops(b.segments.num_steps, b.segments.num_actions, b.num_unique)
+            + (0 if self.critic is None else self.critic.flops(b.segments.num_steps))
             for minibatch in minibatches
             for b in minibatch.batches
         )
@@ -507,7 +583,9 @@ class Learner:
                 place = f"{where}, {prepared.rollout.episodes.place(step)}"
                 return NonFiniteError(f"{what} is not a finite number", got=got, where=place, do=do)
             self._backward(prepared.rollout, targets, batch, minibatch.num_steps)
-        for name, parameter in self.net.named_parameters():
+        named = list(self.net.named_parameters())
+        named += [] if self.critic is None else self.critic.named_parameters(prefix="the critic's")
+        for name, parameter in named:
             if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
                 return NonFiniteError(f"the gradient of {name} is not finite", where=where, do=CALMER)
         return None

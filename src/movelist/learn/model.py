@@ -5,6 +5,7 @@
     action -> ActionEncoder -> h_action --V--+
     h_state -> critic -> value
 
+What is known of a legal action beside its id, its features, is multiplied with a matrix and added inside the relu.
 A state goes through its tower once a step, an action once for each unique id; only the pair is computed for every legal
 action, and it is one addition and one dot product. The network never sees an id: `encode_ids` turns ids into 64 bits,
 or into rows of a table, outside it.
@@ -39,10 +40,11 @@ class ModelShape:
         state_size: S, the width of a state.
         hidden_dim: H, the width of the layers.
         action_hidden_dim: Width of the action tower; 0 is H.
-        action_encoder: "bits" or "table".
+        action_encoder: "bits", "table", or "features" for no encoder: features alone tell actions apart.
         num_actions: Rows of the table; 0 for "bits".
         state_encoder: The name of what builds the state encoder (see `core.by_name`); "" is the standard one.
         network: The name of what builds the whole network; "" is `PolicyValueNet`.
+        feature_size: F, numbers that are known of each legal action beside its id; 0 for none.
     """
 
     state_size: int
@@ -52,16 +54,24 @@ class ModelShape:
     num_actions: int = 0
     state_encoder: str = ""
     network: str = ""
+    feature_size: int = 0
 
     def __post_init__(self) -> None:
         for name in (self.state_encoder, self.network):
             if name and not name.startswith(HANDED_IN):
                 by_name.check_name(name)
-        if self.action_encoder not in ("bits", "table") or (self.action_encoder == "table") != (self.num_actions > 0):
+        known = self.action_encoder in ("bits", "table", "features")
+        if not known or (self.action_encoder == "table") != (self.num_actions > 0):
             raise SettingsError(
                 "the action_encoder contradicts num_actions",
                 got=f"{self.action_encoder!r} and {self.num_actions}",
-                expected="'bits' and 0, or 'table' and the number of its rows",
+                expected="'bits' or 'features' and 0, or 'table' and the number of its rows",
+            )
+        if self.action_encoder == "features" and not self.feature_size:
+            raise SettingsError(
+                "the action_encoder features needs action features",
+                got="none",
+                do="Give the game's states action_features(), or say --action_encoder bits.",
             )
 
 
@@ -112,9 +122,10 @@ class Network(nn.Module, ABC):
     def encode_ids(self, action_id_U: torch.Tensor) -> torch.Tensor:
         """What the network takes in place of ids: float32 [U, 64], or int64 [U] rows of the table.
 
-        Ids of a table are small dense numbers, so the id is its row; `check_ids` has seen to it on the host.
+        Ids of a table are small dense numbers, so the id is its row; `check_ids` has seen to it on the host. Without an
+        encoder for ids they stay what they are, and nothing looks at them.
         """
-        return action_id_U if self.shape.action_encoder == "table" else to_bits(action_id_U)
+        return to_bits(action_id_U) if self.shape.action_encoder == "bits" else action_id_U
 
     def check_ids(self, action_id_A: torch.Tensor, place: Callable[[int], str] | None = None) -> None:
         """Refuse ids that a table has no row for. On the host, before ids go to the device.
@@ -170,12 +181,17 @@ class PolicyValueNet(Network):
         hidden_dim = shape.hidden_dim
         self.state_encoder = state_encoder or StateEncoder(shape.state_size, hidden_dim)
         action_hidden_dim = shape.action_hidden_dim or hidden_dim
-        self.action_encoder = ActionEncoder(action_hidden_dim, shape.num_actions)
+        reads_ids = shape.action_encoder != "features"
+        self.action_encoder = ActionEncoder(action_hidden_dim, shape.num_actions) if reads_ids else None
         self.state_to_pair = _linear(hidden_dim, hidden_dim)
-        self.action_to_pair = _linear(action_hidden_dim, hidden_dim, bias=False)
+        self.action_to_pair = _linear(action_hidden_dim, hidden_dim, bias=False) if reads_ids else None
         # A tenth of the usual size, so that the first policy is close to even and explores.
         self.pair_weight = nn.Parameter(torch.randn(hidden_dim) * 0.1 / math.sqrt(hidden_dim))
         self.critic = critic or _linear(hidden_dim, 1, gain=0.1)
+        self.feature_to_pair: nn.Linear | None = None
+        if shape.feature_size:  # last, so that with features and without all else begins alike
+            self.feature_to_pair = _linear(shape.feature_size, hidden_dim, bias=False)
+            self.column_names = ("action_features",)
 
     def pair_state(self, hidden_BH: torch.Tensor) -> torch.Tensor:
         """U h_state: [B, H] -> [B, H]."""
@@ -183,20 +199,29 @@ class PolicyValueNet(Network):
 
     def pair_action(self, encoded_U: torch.Tensor) -> torch.Tensor:
         """V h_action of encoded actions -> [U, H]; fixed while the weights are, so a rollout computes it once an id."""
+        assert self.action_to_pair is not None and self.action_encoder is not None  # not asked for without them
         return _to_add(self.action_to_pair(self.action_encoder(encoded_U)))
 
     def pair(
         self,
         state_BH: torch.Tensor,
-        action_UH: torch.Tensor,
+        action_UH: torch.Tensor | None,
         step_A: torch.Tensor,
         unique_A: torch.Tensor,
         order: PairOrder | None = None,
+        feature_AF: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """One logit for each legal action, [A], from the halves `pair_state` and `pair_action`.
+        """One logit for each legal action, [A], from the halves `pair_state` and `pair_action`, and the features.
 
-        With an `order` the Triton kernel computes it, without one torch does.
+        With an `order` the Triton kernel computes it, without one torch does; the kernel knows no features.
         """
+        if self.feature_to_pair is not None:
+            if feature_AF is None:
+                raise DataError("the network looks at action features, and there are none",
+                                expected=f"[A, {self.shape.feature_size}]")  # fmt: skip
+            matrix_FH = self.feature_to_pair.weight.t()
+            return pair_score(state_BH, action_UH, self.pair_weight, step_A, unique_A, feature_AF, matrix_FH)
+        assert action_UH is not None
         if order is not None:
             from movelist.learn.pair_triton import ordered_pair_score  # it needs triton, which not every machine has
 
@@ -229,6 +254,8 @@ class PolicyValueNet(Network):
         step_A: torch.Tensor,
         unique_A: torch.Tensor,
         order: PairOrder | None = None,
+        *,
+        action_features: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of all legal actions, and values.
 
@@ -238,16 +265,23 @@ class PolicyValueNet(Network):
             step_A: int64 [A], each legal action's step.
             unique_A: int64 [A], each legal action's row in `encoded_U`.
             order: Use the Triton kernel, with its sums in this order; None uses torch.
+            action_features: [A, F], where the network looks at them.
 
         Returns:
             score_A, value_B.
         """
         hidden_BH = self.state_encoder(state_BS)
-        score_A = self.pair(self.pair_state(hidden_BH), self.pair_action(encoded_U), step_A, unique_A, order)
+        action_UH = None if self.action_encoder is None else self.pair_action(encoded_U)
+        score_A = self.pair(self.pair_state(hidden_BH), action_UH, step_A, unique_A, order, action_features)
         return score_A, self.value(hidden_BH)
 
     def evaluate(
-        self, state_BS: torch.Tensor, action_id_A: torch.Tensor, segments: Segments, chosen_B: torch.Tensor
+        self,
+        state_BS: torch.Tensor,
+        action_id_A: torch.Tensor,
+        segments: Segments,
+        chosen_B: torch.Tensor,
+        action_features: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What a trainer of your own needs of a batch of steps with lists of any lengths.
 
@@ -256,6 +290,7 @@ class PolicyValueNet(Network):
             action_id_A: int64 [A], the legal actions of all steps one after another.
             segments: The lists, on the same device.
             chosen_B: int64 [B], the chosen index in each list.
+            action_features: [A, F], where the network looks at them.
 
         Returns:
             log_prob_B of the chosen actions, entropy_B, value_B; all with gradient.
@@ -287,7 +322,9 @@ class PolicyValueNet(Network):
             )
         # WAIT: `unique` asks the device for a size; the trainer plans it on the host instead (learn/batch.py).
         action_id_U, unique_A = torch.unique(action_id_A, return_inverse=True)
-        score_A, value_B = self(state_BS, self.encode_ids(action_id_U), segments.step_A, unique_A)
+        encoded_U = self.encode_ids(action_id_U)
+        told = {} if action_features is None else {"action_features": action_features}
+        score_A, value_B = self(state_BS, encoded_U, segments.step_A, unique_A, **told)
         log_prob_A = ragged.log_softmax(score_A, segments)
         log_prob_B = log_prob_A[segments.offsets[:-1] + chosen_B]
         return log_prob_B, ragged.entropy(log_prob_A, segments), value_B
@@ -300,9 +337,11 @@ class PolicyValueNet(Network):
         """
         width, action_width = self.shape.hidden_dim, self.shape.action_hidden_dim or self.shape.hidden_dim
         first_state = 2 * self.shape.state_size * width * num_steps
-        first_action = 0 if self.shape.action_encoder == "table" else 2 * 64 * action_width * num_unique
-        inner = 2 * width * (2 * width * num_steps + action_width * num_unique + num_steps)
+        first_action = 2 * 64 * action_width * num_unique if self.shape.action_encoder == "bits" else 0
+        num_encoded = 0 if self.shape.action_encoder == "features" else num_unique
+        inner = 2 * width * (2 * width * num_steps + action_width * num_encoded + num_steps)
         pair = 4 * width * num_actions
+        first_action += 2 * self.shape.feature_size * width * num_actions
         if not backward:
             return first_state + first_action + inner + pair
         return 2 * (first_state + first_action) + 3 * (inner + pair)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,8 @@ def match(
     seat_G = np.arange(-(-num_games // game.num_players) * game.num_players) % game.num_players
     seats_GP = np.where(np.arange(game.num_players) == seat_G[:, None], 0, 1)
     seed_G = derive_seeds(seed, MATCHES, 0, len(seat_G))
-    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, play or PlaySettings(), workers, say)
+    settings = replace(play or PlaySettings(), critic_sees="state")  # nobody learns from these games
+    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, settings, workers, say)
     episodes.check(game_name(game))
     of_each_G = np.arange(len(seat_G)), seat_G
     columns = (episodes.return_EP[of_each_G], outcomes(episodes.return_EP)[of_each_G], episodes.truncated_E)

@@ -158,7 +158,8 @@ def _prove(
     num_actions, worst = 0, 0.0
     for num_steps in batches:
         state_BS, action_id_A, segments = random_lists(net, num_steps, generator)
-        worst = max(worst, _compare(scorer, net, state_BS, action_id_A, segments, value))
+        feature_AF = random_features(net, segments.num_actions, generator)
+        worst = max(worst, _compare(scorer, net, (state_BS, action_id_A, segments, feature_AF), value))
         num_actions += segments.num_actions
     return num_actions, worst
 
@@ -185,17 +186,28 @@ def random_lists(net: PolicyValueNet, num_steps: int, generator: np.random.Gener
     return state_BS.astype(np.float32), np.concatenate(ids), Segments.from_counts(count_B)
 
 
+def random_features(net: PolicyValueNet, num_actions: int, generator: np.random.Generator) -> Array | None:
+    """Features of so many legal actions, [A, F], half of them 0 or 1; None where the network looks at none."""
+    if not net.shape.feature_size:
+        return None
+    shape = (num_actions, net.shape.feature_size)
+    small = generator.random(shape) < 0.5
+    return np.where(small, generator.integers(0, 2, shape), generator.normal(size=shape)).astype(np.float32)
+
+
 @torch.no_grad()
 def _compare(
-    scorer: Scorer, net: PolicyValueNet, state_BS: Array, action_id_A: Array, segments: Segments, value: bool
+    scorer: Scorer, net: PolicyValueNet, lists: tuple[Array, Array, Segments, Array | None], value: bool
 ) -> float:
+    state_BS, action_id_A, segments, feature_AF = lists
     encoded_A = net.encode_ids(torch.from_numpy(action_id_A))
     every = torch.arange(segments.num_actions)
-    score_A, value_B = net(torch.from_numpy(state_BS), encoded_A, segments.step_A, every)
+    told = {} if feature_AF is None else {"action_features": torch.from_numpy(feature_AF)}
+    score_A, value_B = net(torch.from_numpy(state_BS), encoded_A, segments.step_A, every, **told)
     expected = {"logit": score_A, "log_prob": ragged.log_softmax(score_A, segments)} | (
         {"value": value_B} if value else {}
     )
-    found = {name: torch.from_numpy(array) for name, array in scorer.score(state_BS, action_id_A, segments).items()}
+    found = {name: torch.from_numpy(array) for name, array in scorer.score(*lists).items()}
     errors = {name: _relative_error(found[name], expected[name], segments) for name in expected}
     for name, error in errors.items():
         if not error <= TOLERANCE:

@@ -13,7 +13,7 @@ from movelist.core import ragged
 from movelist.core.action_ids import to_text
 from movelist.core.errors import CheckpointError, DataError
 from movelist.core.ragged import Segments
-from movelist.play.policy import Turns, gumbel, refuse_non_finite
+from movelist.play.policy import Turns, features_of, gumbel, refuse_non_finite
 from movelist.play.profiles import scorer_of
 from movelist.play.scorers import Scorer
 
@@ -53,7 +53,9 @@ class ExportedPolicy:
         segments = Segments.from_counts(turns.count_B)
         if self.info.action_encoder == "table":
             _check_rows(self.info.num_actions, turns)
-        found = self.scorer.score(turns.state_BS, turns.action_id_A, segments)
+        size = self.info.feature_size
+        feature_AF = features_of(turns, size) if size else None
+        found = self.scorer.score(turns.state_BS, turns.action_id_A, segments, feature_AF)
         return segments, torch.from_numpy(found["log_prob"])
 
 

@@ -9,6 +9,9 @@ torch.onnx, and its graph is put in its place.
 
 `sentis15`, opset 15, for Unity: state [B, S], actions [B, N, 64] float32 or [B, N] int32, mask [B, N] float32 (1 legal,
 0 padding) -> the same as [B, N]. No tensor in it has 64-bit integers.
+
+A network that looks at action features has the input `features`, float32 [A, F] or [B, N, F], besides; with the action
+encoder "features" in place of `actions`.
 """
 
 from __future__ import annotations
@@ -187,7 +190,7 @@ def build(net: PolicyValueNet, profile: str, metadata: dict[str, str], *, value:
     graph = _Graph(OPSETS[profile])
     hidden = graph.module("state_encoder", net.state_encoder, "state", net.shape.state_size)
     state_half = graph.linear("state_to_pair", net.state_to_pair, hidden)
-    action_half = graph.linear("action_to_pair", net.action_to_pair, _encode_actions(graph, net))
+    action_half = _action_half(graph, net)
     if profile == "ort":
         inputs = _score_flat(graph, net, state_half, action_half)
         sizes: tuple[str, ...] = ("num_actions",)
@@ -205,8 +208,30 @@ def build(net: PolicyValueNet, profile: str, metadata: dict[str, str], *, value:
     return _model(graph, inputs, outputs, metadata)
 
 
-def _encode_actions(graph: _Graph, net: PolicyValueNet) -> str:
-    first = net.action_encoder.first
+def _action_half(graph: _Graph, net: PolicyValueNet) -> str:
+    """What is added to a state's half for each legal action: of its id, of its features, or of both."""
+    halves = []
+    if net.action_encoder is not None and net.action_to_pair is not None:
+        encoded = _encode_actions(graph, net, net.action_encoder.first)
+        halves.append(graph.linear("action_to_pair", net.action_to_pair, encoded))
+    if net.feature_to_pair is not None:
+        halves.append(graph.linear("feature_to_pair", net.feature_to_pair, "features"))
+    return halves[0] if len(halves) == 1 else graph.op("Add", *halves)
+
+
+def _action_inputs(graph: _Graph, net: PolicyValueNet, sizes: tuple[str, ...], rows: Any) -> dict[str, Any]:
+    """The inputs that say what the legal actions are: type and sizes; `rows` is the type of rows of a table."""
+    kind, shape, inputs = graph.onnx.TensorProto, net.shape, {}
+    if shape.action_encoder == "bits":
+        inputs["actions"] = kind.FLOAT, (*sizes, 64)
+    elif shape.action_encoder == "table":
+        inputs["actions"] = rows, sizes
+    if shape.feature_size:
+        inputs["features"] = kind.FLOAT, (*sizes, shape.feature_size)
+    return inputs
+
+
+def _encode_actions(graph: _Graph, net: PolicyValueNet, first: nn.Module) -> str:
     if net.shape.action_encoder == "table":
         assert isinstance(first, nn.Embedding)
         rows = "actions"
@@ -234,10 +259,9 @@ def _score_flat(graph: _Graph, net: PolicyValueNet, state_half: str, action_half
     zero = graph.op("ConstantOfShape", batch, value=_scalar(graph, 0.0))
     total = graph.op("ScatterElements", zero, "segment", graph.op("Exp", shifted), axis=0, reduction="add")
     graph.op("Sub", shifted, graph.op("Gather", graph.op("Log", total), "segment", axis=0), name="log_prob")
-    bits = net.shape.action_encoder == "bits"
     return {
         "state": (kind.FLOAT, ("batch", net.shape.state_size)),
-        "actions": (kind.FLOAT, ("num_actions", 64)) if bits else (kind.INT64, ("num_actions",)),
+        **_action_inputs(graph, net, ("num_actions",), kind.INT64),
         "segment": (kind.INT64, ("num_actions",)),
     }
 
@@ -262,10 +286,9 @@ def _score_padded(graph: _Graph, net: PolicyValueNet, state_half: str, action_ha
     )
     padding = graph.op("Mul", graph.op("Sub", one, "mask"), lowest)
     graph.op("LogSoftmax", graph.op("Add", legal, padding, name="logit"), name="log_prob", axis=1)
-    bits = net.shape.action_encoder == "bits"
     return {
         "state": (kind.FLOAT, ("batch", net.shape.state_size)),
-        "actions": (kind.FLOAT, ("batch", "num_actions", 64)) if bits else (kind.INT32, ("batch", "num_actions")),
+        **_action_inputs(graph, net, ("batch", "num_actions"), kind.INT32),
         "mask": (kind.FLOAT, ("batch", "num_actions")),
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,11 +21,13 @@ from movelist.core.errors import DataError, NonFiniteError
 from movelist.core.metrics import span
 from movelist.core.ragged import Segments
 from movelist.data.column import Column
-from movelist.data.episode import offsets_of, ranges
+from movelist.data.episode import FURTHER, offsets_of, ranges
 from movelist.learn.device import autocast, to_device
 from movelist.learn.model import Network, PolicyValueNet
 
 Array = NDArray[Any]
+FEATURES = "action_features"  # the column, in games and recordings
+_FEATURE_COLUMN = next(column for column in FURTHER if column.label == FEATURES)
 KEPT_BYTES = 64 << 20  # of halves of scores: 32,768 ids at a width of 512, which is more than dou dizhu has
 
 
@@ -178,12 +180,21 @@ class NetPolicy:
         """Log-probabilities of all legal actions, float32 [A]."""
         return self._log_probs(turns)[0].cpu().numpy()  # WAIT: it is the answer
 
-    def act(self, state: ArrayLike, legal_actions: Any, *, seed: int | None = None, turn: int = 0) -> tuple[int, float]:
+    def act(
+        self,
+        state: ArrayLike,
+        legal_actions: Any,
+        action_features: ArrayLike | None = None,
+        *,
+        seed: int | None = None,
+        turn: int = 0,
+    ) -> tuple[int, float]:
         """Choose for a single turn, as an engine would.
 
         Args:
             state: [S].
             legal_actions: 64-bit ids, signed or unsigned, each once.
+            action_features: [A, F], in the order of `legal_actions`, where the policy looks at them.
             seed: Of the draw, together with `turn`: the same two draw the same action, as in an engine's reader. None
                 draws anew each time. A greedy policy ignores both.
             turn: Number of the turn in its game.
@@ -195,28 +206,35 @@ class NetPolicy:
             DataError: The list is empty or names an action twice, an id is no 64-bit integer, or the state's width is
                 another.
         """
-        index_B, log_prob_B = self.choose(self._one_turn(state, legal_actions, seed, turn))
+        index_B, log_prob_B = self.choose(self._one_turn(state, legal_actions, action_features, seed, turn))
         return int(index_B[0]), float(log_prob_B[0])
 
-    def probabilities(self, state: ArrayLike, legal_actions: Any) -> Array:
+    def probabilities(self, state: ArrayLike, legal_actions: Any, action_features: ArrayLike | None = None) -> Array:
         """The probability of each legal action of one turn, float32 [A]. Arguments and errors as in `act`."""
-        return np.exp(self.log_probs(self._one_turn(state, legal_actions, 0, 0)))
+        return np.exp(self.log_probs(self._one_turn(state, legal_actions, action_features, 0, 0)))
 
-    def _one_turn(self, state: ArrayLike, legal_actions: Any, seed: int | None, turn: int) -> Turns:
-        return one_turn(state, legal_actions, self.net.shape.state_size, seed=seed, turn=turn)
+    def _one_turn(
+        self, state: ArrayLike, legal_actions: Any, action_features: ArrayLike | None, seed: int | None, turn: int
+    ) -> Turns:
+        shape = self.net.shape
+        turns = one_turn(state, legal_actions, shape.state_size, seed=seed, turn=turn)
+        return with_features(turns, action_features, shape.feature_size)
 
     def _log_probs(self, turns: Turns) -> tuple[torch.Tensor, Segments]:
         plan = Segments.from_counts(turns.count_B)
         if not isinstance(self.net, PolicyValueNet):
             return self._by_forward(turns, plan)
-        row_A = self._rows(turns)
-        assert self._half_RH is not None
-        columns = {"state": turns.state_BS, "offsets": plan.offsets.numpy(), "step": plan.step_A.numpy(), "row": row_A}
+        columns = {"state": turns.state_BS, "offsets": plan.offsets.numpy(), "step": plan.step_A.numpy()}
+        if self.net.action_encoder is not None:
+            columns["row"] = self._rows(turns)
+        if self.net.shape.feature_size:
+            columns[FEATURES] = features_of(turns, self.net.shape.feature_size)
         there = to_device(columns, self.device)
         segments = Segments(there["offsets"], there["step"], plan.num_steps, plan.num_actions)
         with autocast(self.device, self.use_amp):
             half_BH = self.net.pair_state(self.net.state_encoder(there["state"]))
-            score_A = self.net.pair(half_BH, self._half_RH, segments.step_A, there["row"])
+            half_RH, row_A = self._half_RH, there.get("row", segments.step_A)
+            score_A = self.net.pair(half_BH, half_RH, segments.step_A, row_A, feature_AF=there.get(FEATURES))
         return ragged.log_softmax(score_A, segments), segments
 
     def _by_forward(self, turns: Turns, plan: Segments) -> tuple[torch.Tensor, Segments]:
@@ -281,6 +299,34 @@ class NetPolicy:
         place = np.searchsorted(self._known_id_R, new_id)
         self._known_id_R = np.insert(self._known_id_R, place, new_id)
         self._row_R = np.insert(self._row_R, place, np.arange(start, end))
+
+
+def features_of(turns: Turns, width: int) -> Array:
+    """The action features of turns, float32 [A, F], for who looks at them.
+
+    Raises:
+        DataError: There are none, or they are of another width.
+    """
+    found = next((array for column, array in turns.columns.items() if column.label == FEATURES), None)
+    if found is None or found.shape != (len(turns.action_id_A), width):
+        raise DataError("the policy looks at action features", expected=f"[{len(turns.action_id_A)}, {width}]",
+                        got="none" if found is None else list(found.shape),
+                        do="Give them with the legal actions, in their order.")  # fmt: skip
+    return found
+
+
+def with_features(turns: Turns, action_features: ArrayLike | None, width: int) -> Turns:
+    """The same turns with what is known of each legal action beside its id; checked where it is needed.
+
+    Raises:
+        DataError: A number is not finite.
+    """
+    if action_features is None or not width:
+        return turns
+    feature_AF = np.asarray(action_features, np.float32)
+    if not np.isfinite(feature_AF).all():
+        raise DataError("action features hold NaN or infinity", expected="finite numbers")
+    return replace(turns, columns={**turns.columns, _FEATURE_COLUMN: feature_AF})
 
 
 def one_turn(state: ArrayLike, legal_actions: Any, state_size: int, *, seed: int | None, turn: int) -> Turns:

@@ -22,7 +22,7 @@ class PolicyInfo:
         movelist: Version that wrote the file.
         game: The game that it plays.
         policy_version: Updates that the policy had been through.
-        action_encoder: "bits" or "table".
+        action_encoder: "bits", "table", or "features" where ids do not enter the network.
         num_actions: Rows of the table; 0 for "bits".
         state_size: S.
         hidden_dim: H.
@@ -30,6 +30,7 @@ class PolicyInfo:
         state_layout: What the numbers of a state mean, such as "float32[97]"; change it whenever the meaning changes.
         settings_hash: Of the training's settings, 16 hexadecimal digits; "" where they are not known.
         return_scale: By this the network's values were divided: value times scale is in the game's own units.
+        feature_size: F, numbers that it looks at of each legal action beside its id; 0, and not in the file, for none.
     """
 
     movelist: str
@@ -43,10 +44,14 @@ class PolicyInfo:
     state_layout: str
     settings_hash: str = ""
     return_scale: float = 1.0
+    feature_size: int = 0
 
     def to_metadata(self) -> dict[str, str]:
         """All fields as text; numbers with a point, whatever the system's language."""
-        return {name: repr(value) if isinstance(value, float) else str(value) for name, value in asdict(self).items()}
+        texts = {name: repr(value) if isinstance(value, float) else str(value) for name, value in asdict(self).items()}
+        if not self.feature_size:
+            del texts["feature_size"]
+        return texts
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str], where: str) -> PolicyInfo:
@@ -58,6 +63,8 @@ class PolicyInfo:
         kinds = {"int": int, "float": float, "str": str}
         values: dict[str, Any] = {}
         for field in fields(cls):
+            if field.name == "feature_size" and field.name not in metadata:
+                continue
             try:
                 values[field.name] = kinds[str(field.type)](metadata[field.name])
             except (KeyError, ValueError):
@@ -67,11 +74,11 @@ class PolicyInfo:
                     where=where,
                     do=_EXPORT_ANEW,
                 ) from None
-        if values["action_encoder"] not in ("bits", "table"):
+        if values["action_encoder"] not in ("bits", "table", "features"):
             raise CheckpointError(
                 "the file has no proper action_encoder",
                 got=values["action_encoder"],
-                expected="bits or table",
+                expected="bits, table or features",
                 where=where,
                 do=_EXPORT_ANEW,
             )
@@ -113,6 +120,7 @@ def describe(shape: ModelShape, *, version: str, game: str, layout: str | None =
         action_encoder=shape.action_encoder,
         num_actions=shape.num_actions,
         state_size=shape.state_size,
+        feature_size=shape.feature_size,
         hidden_dim=shape.hidden_dim,
         action_hidden_dim=shape.action_hidden_dim or shape.hidden_dim,
         state_layout=layout or plain_layout(shape.state_size),

@@ -72,6 +72,7 @@ class Recorder:
             return_EP=return_EP,
             truncated_E=truncated_E,
             final_state_EPS=self._final_states(finished, seats_GP.shape[1]) if truncated_E.any() else None,
+            final_critic_EC=self._final_critic(finished),
             controller_EP=np.where(seats_GP == 0, POLICY, OTHER).astype(np.int8),
             num_turns=sum(game.turns for game in finished),
         )
@@ -94,6 +95,16 @@ class Recorder:
             if game.final_states is not None:
                 row[:] = game.final_states
         return final_EPS
+
+    def _final_critic(self, finished: Sequence[Finished]) -> Array | None:
+        """What a critic may know of where games were cut off, NaN elsewhere; None if no game told it."""
+        told = {number: game.final_critic for number, game in enumerate(finished) if game.final_critic is not None}
+        if not told:
+            return None
+        final_EC = np.full((len(finished), len(next(iter(told.values())))), np.nan, np.float32)
+        for number, row in told.items():
+            final_EC[number] = row
+        return final_EC
 
     def _columns_of_ends(self, finished: Sequence[Finished], num_players: int) -> dict[Column, Array]:
         """What the games told once they were over: columns per episode and per seat."""

@@ -13,7 +13,7 @@ from movelist.core.action_ids import parse_list
 from movelist.core.errors import DataError, GameError, MovelistError
 from movelist.core.settings import PlaySettings
 from movelist.data.column import Column
-from movelist.games.columns import game_columns, read_columns
+from movelist.games.columns import CRITIC, read_columns
 from movelist.games.game import (
     FLOAT32_INTEGERS,
     Game,
@@ -56,11 +56,13 @@ class Finished:
         turns: Turns played, forced ones too.
         final_states: Each seat's view [P, S] where the game was cut off; None if it came to its end.
         columns: Its columns per episode [width] and per seat [P, width].
+        final_critic: What a critic may know [C] where the game was cut off, if it tells that.
     """
 
     returns: list[float]
     turns: int
     final_states: Array | None = None
+    final_critic: Array | None = None
     columns: Mapping[Column, Array] = field(default_factory=dict)
 
 
@@ -82,9 +84,9 @@ class Seen(NamedTuple):
     columns: Mapping[Column, Array]
 
 
-def start(game: Game, number: int, seed: int, num_players: int) -> Running:
-    """Start a game; GameError if it cannot."""
-    return Running(number, seed, start_game(game, seed, num_players), num_players, game_columns(game))
+def start(game: Game, number: int, seed: int, num_players: int, columns: tuple[Column, ...]) -> Running:
+    """Start a game whose states tell these columns; GameError if it cannot."""
+    return Running(number, seed, start_game(game, seed, num_players), num_players, columns)
 
 
 def play(slots: Iterable[Running], indices: Iterable[int]) -> None:
@@ -135,7 +137,10 @@ def _finished(slot: Running, final_states: Array | None = None) -> Finished:
     """What is left of a game that is over, or cut off."""
     columns = [column for column in slot.columns if not column.by_turn]
     told = read_columns(slot.state, columns, {"seat": slot.num_players}, slot) if columns else {}
-    return Finished(read_returns(slot.state, slot.num_players, slot), slot.turn, final_states, told)
+    critic = [column for column in slot.columns if column.name == CRITIC and final_states is not None]
+    final_critic = next(iter(read_columns(slot.state, critic, {}, slot).values())) if critic else None
+    returns = read_returns(slot.state, slot.num_players, slot)
+    return Finished(returns, slot.turn, final_states, final_critic, told)
 
 
 def _explained(slot: Running, error: Exception) -> GameError:

@@ -24,7 +24,9 @@ class Scorer(Protocol):
 
     info: PolicyInfo
 
-    def score(self, state_BS: Array, action_id_A: Array, segments: Segments) -> dict[str, Array]:
+    def score(
+        self, state_BS: Array, action_id_A: Array, segments: Segments, feature_AF: Array | None = None
+    ) -> dict[str, Array]:
         """`logit` and `log_prob`, float32 [A] each, and `value` [B] where the file has it."""
 
 
@@ -34,20 +36,27 @@ class WeightsScorer:
     def __init__(self, content: bytes, where: str) -> None:
         self.info, self.weights = weights_file.from_bytes(content, where)
 
-    def score(self, state_BS: Array, action_id_A: Array, segments: Segments) -> dict[str, Array]:
+    def score(
+        self, state_BS: Array, action_id_A: Array, segments: Segments, feature_AF: Array | None = None
+    ) -> dict[str, Array]:
         """See `Scorer`."""
         weights, step_A = self.weights, segments.step_A.numpy()
         hidden_BH = np.asarray(state_BS, np.float32)
         for name in ("state1", "state2"):
             hidden_BH = np.maximum(hidden_BH @ weights[f"{name}.weight"].T + weights[f"{name}.bias"], 0)
         state_BH = hidden_BH @ weights["state_to_pair.weight"].T + weights["state_to_pair.bias"]
-        id_U, unique_A = np.unique(action_id_A, return_inverse=True)
-        action_UH = np.maximum(self._encode(id_U), 0) @ weights["action_to_pair.weight"].T
+        if self.info.action_encoder == "features":
+            action_UH, unique_A = np.zeros((1, 1), np.float32), np.zeros(len(action_id_A), np.int64)
+        else:
+            id_U, unique_A = np.unique(action_id_A, return_inverse=True)
+            action_UH = np.maximum(self._encode(id_U), 0) @ weights["action_to_pair.weight"].T
         logit_A = np.empty(len(action_id_A), np.float32)
         for start in range(0, len(logit_A), PAIRS_AT_ONCE):
             part = slice(start, start + PAIRS_AT_ONCE)
-            pairs = np.maximum(state_BH[step_A[part]] + action_UH[unique_A[part]], 0)
-            logit_A[part] = pairs @ weights["pair.weight"]
+            pairs = state_BH[step_A[part]] + action_UH[unique_A[part]]
+            if feature_AF is not None:
+                pairs += feature_AF[part] @ weights["feature_to_pair.weight"].T
+            logit_A[part] = np.maximum(pairs, 0) @ weights["pair.weight"]
         return {"logit": logit_A, "log_prob": ragged.log_softmax(torch.from_numpy(logit_A), segments).numpy()}
 
     def _encode(self, id_U: Array) -> Array:
@@ -85,13 +94,17 @@ class OnnxScorer:
         self.padded = any(entry.name == "mask" for entry in self.session.get_inputs())
         self.outputs = [entry.name for entry in self.session.get_outputs()]
 
-    def score(self, state_BS: Array, action_id_A: Array, segments: Segments) -> dict[str, Array]:
+    def score(
+        self, state_BS: Array, action_id_A: Array, segments: Segments, feature_AF: Array | None = None
+    ) -> dict[str, Array]:
         """See `Scorer`."""
         state_BS = np.asarray(state_BS, np.float32)
-        encoded_A = self._encode(action_id_A)
+        actions = {} if self.info.action_encoder == "features" else {"actions": self._encode(action_id_A)}
+        if feature_AF is not None:
+            actions["features"] = np.asarray(feature_AF, np.float32)
         step_A = segments.step_A.numpy()
         if not self.padded:
-            return self._run({"state": state_BS, "actions": encoded_A, "segment": step_A})
+            return self._run({"state": state_BS, **actions, "segment": step_A})
         place_A = np.arange(len(step_A)) - segments.offsets.numpy()[step_A]
         sizes = {name: len(state_BS if name == "value" else step_A) for name in self.outputs}
         result = {name: np.empty(size, np.float32) for name, size in sizes.items()}
@@ -101,16 +114,22 @@ class OnnxScorer:
             inside_B = power_B == power
             inside_A = inside_B[step_A]
             row_A, column_A = (np.cumsum(inside_B) - 1)[step_A[inside_A]], place_A[inside_A]
-            found = self._run_padded(state_BS[inside_B], encoded_A[inside_A], row_A, column_A)
+            inside = {name: array[inside_A] for name, array in actions.items()}
+            found = self._run_padded(state_BS[inside_B], inside, row_A, column_A)
             for name, array in found.items():
                 result[name][inside_B if name == "value" else inside_A] = array
         return result
 
-    def _run_padded(self, state_BS: Array, encoded_A: Array, row_A: Array, column_A: Array) -> dict[str, Array]:
+    def _run_padded(
+        self, state_BS: Array, actions: dict[str, Array], row_A: Array, column_A: Array
+    ) -> dict[str, Array]:
         shape = len(state_BS), int(column_A.max()) + 1
-        actions, mask = np.zeros((*shape, *encoded_A.shape[1:]), encoded_A.dtype), np.zeros(shape, np.float32)
-        actions[row_A, column_A], mask[row_A, column_A] = encoded_A, 1.0
-        found = self._run({"state": state_BS, "actions": actions, "mask": mask})
+        inputs = {"mask": np.zeros(shape, np.float32)}
+        inputs["mask"][row_A, column_A] = 1.0
+        for name, array in actions.items():
+            inputs[name] = np.zeros((*shape, *array.shape[1:]), array.dtype)
+            inputs[name][row_A, column_A] = array
+        found = self._run({"state": state_BS, **inputs})
         return {name: array if name == "value" else array[row_A, column_A] for name, array in found.items()}
 
     def _encode(self, action_id_A: Array) -> Array:

@@ -18,7 +18,7 @@ from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes, Share, everything
 from movelist.games.columns import game_columns
-from movelist.games.game import Game, game_name, state_size
+from movelist.games.game import Game, check_players, game_name, start_game, state_size
 from movelist.play.policy import Policy, Turns, derive_seeds
 from movelist.play.recorder import Recorder, Round
 from movelist.play.running import Finished, Running, advance, look, play, start
@@ -166,7 +166,9 @@ def _play_here(
     game: Game, policies: Sequence[Policy], seats_GP: Array, seed_G: Array, settings: PlaySettings
 ) -> Episodes:
     """As `play_games`, in this process."""
-    recorder = Recorder(state_size(game), game_columns(game))
+    fresh = start_game(game, 0, check_players(game))
+    columns = game_columns(game, fresh, critic=settings.critic_sees == "all")
+    recorder = Recorder(state_size(game, fresh), columns)
     finished: dict[int, Finished] = {}
     running: list[Running] = []
     num_started = 0
@@ -174,7 +176,7 @@ def _play_here(
         with span("game"):
             while len(running) < settings.num_games and num_started < len(seed_G):
                 seed = int(seed_G[num_started])
-                slot = start(game, num_started, seed, seats_GP.shape[1])
+                slot = start(game, num_started, seed, seats_GP.shape[1], columns)
                 num_started += 1
                 if advance(slot, settings, finished):
                     running.append(slot)

@@ -20,6 +20,12 @@ from movelist.play.arena import MANY_TRUNCATED, outcomes, wilson_interval
 Array = NDArray[Any]
 PLACES = 3  # named for each kind of problem
 
+_USED_BY = {  # what training does with a further column
+    "critic_state": "for training with --critic_sees all, and for networks of one's own that name it.",
+    "action_features": "the network looks at them, unless --action_features ignore.",
+    "": "for networks of one's own that name it.",
+}
+
 
 @dataclass
 class Tally:
@@ -71,7 +77,7 @@ class Survey:
     kinds: Counter[tuple[str, bool]] = field(default_factory=Counter)
     places: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     widths: set[str] = field(default_factory=set)
-    not_used: set[str] = field(default_factory=set)
+    further: set[str] = field(default_factory=set)  # columns that not all recordings have
     merging: Merging | None = None  # counts what was merged as the recordings were read
 
     def problem(self, problem: Problem) -> None:
@@ -96,7 +102,7 @@ class Survey:
         self.widths.add(
             f"{widths.game}, {widths.num_players} players, state {list(widths.state_shape)} {widths.state_dtype}"
         )
-        self.not_used |= {column.label for column in columns.raw.further()}
+        self.further |= {column.label for column in columns.raw.further()}
         self._add_scores(columns)
 
     def _add_scores(self, columns: Columns) -> None:
@@ -138,7 +144,7 @@ class Survey:
                 {"player": player, "against": against, **tally.summary()}
                 for (player, against), tally in sorted(self.scores.items())
             ],
-            "not_used_yet": sorted(self.not_used),
+            "columns": sorted(self.further),
             "problems": [
                 {"kind": kind, "count": number, "harmless": harmless, "first": self.places[kind]}
                 for (kind, harmless), number in self.kinds.most_common()
@@ -174,8 +180,7 @@ class Survey:
             )
         if len(self.widths) > 1:
             lines.append(f"note: recordings of {len(self.widths)} kinds; training takes those of the first one only.")
-        if self.not_used:
-            lines.append(f"Checked, and not used by training yet: {', '.join(sorted(self.not_used))}.")
+        lines += [f"{name}: {_USED_BY.get(name, _USED_BY[''])}" for name in sorted(self.further)]
         for (kind, harmless), number in self.kinds.most_common():
             lines.append(f"{'note' if harmless else 'PROBLEM'}: {kind}, {number:,} times; the first:")
             lines += [f"  {place}" for place in self.places[kind]]

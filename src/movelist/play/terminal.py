@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from movelist.core.action_ids import parse_list, to_text
+from movelist.data.column import Column
+from movelist.games.columns import game_columns, read_columns
 from movelist.games.game import Game, State
 from movelist.play.arena import outcomes
 from movelist.play.policy import Policy, Turns
@@ -44,12 +46,12 @@ def play_game(
     Returns:
         What each seat earned, or None if the person gave up.
     """
-    state, turn = game.new_state(seed), 0
+    state, turn, columns = game.new_state(seed), 0, [column for column in game_columns(game) if column.by_turn]
     say(f"You are player {seat} of 0 to {game.num_players - 1}. Type {HELP}.")
     try:
         while (player := state.current_player()) is not None:
             names = action_names(state)
-            turns = _turns(state, player, seed, turn)
+            turns = _turns(state, player, columns, seed, turn)
             if player == seat:
                 index = _persons_choice(state, player, names, lambda: bot.log_probs(turns), ask, say)  # noqa: B023
             else:
@@ -74,10 +76,12 @@ def action_names(state: State) -> list[str]:
     return [str(name(index)) if name else to_text(action) for index, action in enumerate(actions)]
 
 
-def _turns(state: State, player: int, seed: int, turn: int) -> Turns:
+def _turns(state: State, player: int, columns: Sequence[Column], seed: int, turn: int) -> Turns:
     ids = parse_list(state.legal_actions())
     row = np.asarray(state.observe(player), np.float32).reshape(1, -1)
-    return Turns(row, np.array([len(ids)]), ids, np.array([seed]), np.array([turn]))
+    read = read_columns(state, columns, {"action": len(ids)}, f"turn {turn}") if columns else {}
+    told = {column: array[None] if column.per == "step" else array for column, array in read.items()}
+    return Turns(row, np.array([len(ids)]), ids, np.array([seed]), np.array([turn]), told)
 
 
 def _persons_choice(

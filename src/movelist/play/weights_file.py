@@ -20,7 +20,8 @@ from movelist.core.errors import CheckpointError
 from movelist.learn.model import PolicyValueNet, StateEncoder
 from movelist.play.policy_info import PolicyInfo
 
-FORMAT = "movelist-weights/1"
+# Version 2 has action features, which readers of version 1 would leave out of the score.
+FORMAT, FEATURE_FORMAT = "movelist-weights/1", "movelist-weights/2"
 CHECKSUM = "zz_checksum"  # safetensors lays out tensors by element size and then by name: bytes come last
 CHECKSUM_BYTES = 4
 
@@ -34,18 +35,17 @@ def weights_of(net: PolicyValueNet) -> dict[str, Floats]:
         CheckpointError: The network has a state encoder of its own, which plain weights cannot carry.
     """
     first, second = _layers(net.state_encoder)
-    action = net.action_encoder.first
-    parts: dict[str, Any] = {
-        "state1": first,
-        "state2": second,
-        "state_to_pair": net.state_to_pair,
-        "action_to_pair": net.action_to_pair,
-    }
+    parts: dict[str, Any] = {"state1": first, "state2": second, "state_to_pair": net.state_to_pair}
+    action = None if net.action_encoder is None else net.action_encoder.first
+    if action is not None:
+        parts["action_to_pair"] = net.action_to_pair
     if net.shape.action_encoder == "bits":
         parts["action1"] = action
+    if net.feature_to_pair is not None:
+        parts["feature_to_pair"] = net.feature_to_pair
     weights: dict[str, Any] = {f"{name}.weight": layer.weight for name, layer in parts.items()}
     weights |= {f"{name}.bias": layer.bias for name, layer in parts.items() if layer.bias is not None}
-    if net.shape.action_encoder == "table":
+    if action is not None and net.shape.action_encoder == "table":
         weights["action_table"] = action.weight
     weights["pair.weight"] = net.pair_weight
     return {name: tensor.detach().float().cpu().numpy() for name, tensor in weights.items()}
@@ -71,7 +71,8 @@ def to_bytes(net: PolicyValueNet, info: PolicyInfo) -> bytes:
         CheckpointError: As `weights_of`.
     """
     tensors: dict[str, NDArray[Any]] = {**weights_of(net), CHECKSUM: np.zeros(CHECKSUM_BYTES, np.uint8)}
-    content = _serialize(tensors, {"format": FORMAT, **info.to_metadata()})[:-CHECKSUM_BYTES]
+    kind = FEATURE_FORMAT if info.feature_size else FORMAT
+    content = _serialize(tensors, {"format": kind, **info.to_metadata()})[:-CHECKSUM_BYTES]
     return content + zlib.crc32(content).to_bytes(CHECKSUM_BYTES, "little")
 
 
@@ -116,7 +117,7 @@ def from_bytes(content: bytes, where: str) -> tuple[PolicyInfo, dict[str, Floats
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
     except (SafetensorError, ValueError, KeyError) as error:
         raise CheckpointError("a policy file cannot be read", got=error, where=where) from None
-    if metadata.get("format") != FORMAT:
+    if metadata.get("format") not in (FORMAT, FEATURE_FORMAT):
         raise CheckpointError(
             "this is no weights file of movelist", got=metadata.get("format"), expected=FORMAT, where=where
         )
@@ -136,12 +137,15 @@ def _check_tensors(tensors: Mapping[str, NDArray[Any]], info: PolicyInfo, where:
         "state2.bias": (width,),
         "state_to_pair.weight": (width, width),
         "state_to_pair.bias": (width,),
-        "action_to_pair.weight": (width, action_width),
         "pair.weight": (width,),
     }
+    if info.feature_size:
+        expected["feature_to_pair.weight"] = width, info.feature_size
+    if info.action_encoder != "features":
+        expected["action_to_pair.weight"] = width, action_width
     if info.action_encoder == "table":
         expected["action_table"] = info.num_actions, action_width
-    else:
+    elif info.action_encoder == "bits":
         expected |= {"action1.weight": (action_width, 64), "action1.bias": (action_width,)}
     found = {name: array.shape for name, array in tensors.items()}
     for name in sorted(expected.keys() | found.keys()):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from movelist.core.errors import WorkerError
 from movelist.core.settings import PlaySettings
+from movelist.data.column import Column
 from movelist.play.policy import Turns
 from movelist.play.recorder import Recorder, Round
 from movelist.play.running import Finished
@@ -46,8 +47,11 @@ class Worker:
 
     task: Task
 
-    def __init__(self, number: int, packed_game: bytes, settings: PlaySettings, state_size: int) -> None:
+    def __init__(
+        self, number: int, packed_game: bytes, settings: PlaySettings, state_size: int, columns: tuple[Column, ...] = ()
+    ) -> None:
         self.number, self.packed_game, self.settings, self.state_size = number, packed_game, settings, state_size
+        self.columns = columns  # what the game's states tell beside what they show
         self.process: Any = None  # multiprocessing's, of the spawn context
         self.connection: Connection
         self.ready = False
@@ -88,7 +92,7 @@ class Worker:
         self.connection, theirs = context.Pipe()
         process = context.Process(
             target=serve,
-            args=(theirs, self.packed_game, self.settings),
+            args=(theirs, self.packed_game, self.settings, self.columns),
             name=f"{PROCESS_NAME} {self.number}",
             daemon=True,
         )

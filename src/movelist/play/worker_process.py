@@ -177,8 +177,11 @@ class Block:
 class _Half:
     """Half of a worker's games, side by side."""
 
-    def __init__(self, half: int, game: Game, settings: PlaySettings, block: Block, width: int) -> None:
+    def __init__(
+        self, half: int, game: Game, settings: PlaySettings, columns: tuple[Column, ...], block: Block, width: int
+    ) -> None:
         self.half, self.game, self.settings, self.block, self.width = half, game, settings, block, width
+        self.columns = columns
         self.num_players = game.num_players
         self.running: list[Running] = []
 
@@ -193,7 +196,7 @@ class _Half:
         while len(going) < self.width and waiting:
             number, seed = waiting.popleft()
             self.block.current[0] = number
-            slot = start(self.game, number, seed, self.num_players)
+            slot = start(self.game, number, seed, self.num_players, self.columns)
             if advance(slot, self.settings, finished):
                 going.append(slot)
         self.running = going
@@ -218,7 +221,7 @@ class _Half:
         return Post(self.half, size, finished, None if fits else seen.action_id_A, seen.columns)
 
 
-def serve(connection: Connection, packed_game: bytes, settings: PlaySettings) -> None:
+def serve(connection: Connection, packed_game: bytes, settings: PlaySettings, columns: tuple[Column, ...] = ()) -> None:
     """Play Tasks until the main process closes the connection, or the game fails."""
     _leave_signals_to_the_main_process()
     threading.Thread(target=_leave_with_the_main_process, daemon=True).start()
@@ -234,19 +237,26 @@ def serve(connection: Connection, packed_game: bytes, settings: PlaySettings) ->
             connection.send(_failure(error, NOBODY))
             return
         connection.send(READY)
-        while _play(connection, game, connection.recv(), settings, blocks):
+        while _play(connection, game, connection.recv(), settings, columns, blocks):
             pass
     for block in blocks.values():
         block.close()
 
 
-def _play(connection: Connection, game: Game, task: Task, settings: PlaySettings, blocks: dict[int, Block]) -> bool:
+def _play(
+    connection: Connection,
+    game: Game,
+    task: Task,
+    settings: PlaySettings,
+    columns: tuple[Column, ...],
+    blocks: dict[int, Block],
+) -> bool:
     """Play one task; False if the game failed."""
     waiting = deque(zip(task.numbers, task.seeds, strict=True))
     halves = []
     for half, form in enumerate(task.blocks):
         _attach(blocks, half, form)
-        halves.append(_Half(half, game, settings, blocks[half], task.widths[half]))
+        halves.append(_Half(half, game, settings, columns, blocks[half], task.widths[half]))
     if not all(_go_on(connection, half, waiting) for half in halves):
         return False
     while any(half.running for half in halves):

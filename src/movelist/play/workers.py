@@ -52,6 +52,7 @@ class Workers:
         check_workers(game, settings.rollout_workers)
         self.game, self.settings, self.say = game, settings, say
         self.state_size = state_size(game)
+        self.columns = game_columns(game, critic=settings.critic_sees == "all")
         self.crew: list[Worker] = []
         # At exit before multiprocessing waits for its processes, which wait for us.
         Finalize(self, _stop, args=(self.crew,), exitpriority=10)
@@ -74,7 +75,7 @@ class Workers:
         except BaseException:
             self.close()  # the workers wait for choices that will not come
             raise
-        recorder = Recorder(self.state_size, game_columns(self.game))
+        recorder = Recorder(self.state_size, self.columns)
         recorder.rounds = [turn for worker in crew for turn in worker.recorder.rounds]
         finished = {number: game for worker in crew for number, game in worker.finished.items()}
         return recorder.episodes([finished[number] for number in range(len(seed_G))], seats_GP)
@@ -89,7 +90,7 @@ class Workers:
         size = min(self.settings.rollout_workers, at_once)
         if len(self.crew) < size:
             packed, new = _pack(self.game), range(len(self.crew), size)
-            self.crew += [Worker(number, packed, self.settings, self.state_size) for number in new]
+            self.crew += [Worker(number, packed, self.settings, self.state_size, self.columns) for number in new]
         crew = self.crew[:size]
         for worker in crew:
             first, second = (len(range(half * size + worker.number, at_once, 2 * size)) for half in (0, 1))

@@ -171,7 +171,8 @@ def read_settings(run: Path) -> dict[str, Any]:
         settings = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(settings, dict):
             raise ValueError(f"{type(settings).__name__} instead of an object")
-        return settings
+        # Runs of versions without this setting looked at no action features, and go on so.
+        return {"action_features": "ignore"} | settings
     except (OSError, ValueError) as error:
         raise CheckpointError("the settings of a run cannot be read", got=error, where=str(path)) from None
 

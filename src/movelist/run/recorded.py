@@ -24,6 +24,7 @@ from movelist.data.repeated import Merging
 from movelist.data.store import Store, is_store
 from movelist.games.catalog import from_anywhere, is_known, is_own, library_of, make_game, make_known
 from movelist.games.check import check_game
+from movelist.games.columns import CRITIC, FEATURES, game_columns, width_of
 from movelist.games.game import Game, game_name, state_size
 from movelist.games.openspiel import OpenSpielGame
 from movelist.games.repeated import merging
@@ -46,6 +47,8 @@ class RecordedGame:
     num_players: int
     state_size: int
     action_encoder: str = "bits"
+    critic_size: int = 0
+    feature_size: int = 0
 
     def new_state(self, seed: int) -> NoReturn:
         """Refuse.
@@ -113,14 +116,33 @@ def open_data(
             expected = settings.game if game is None else game_name(game)
             raise SettingsError("the data are of another game", got=data.widths.game, expected=expected,
                                 do="Leave out --game, or give its own recordings.")  # fmt: skip
-    game, note = game_of(data.widths, game)
+    settings, notes = _with_columns(settings, data.widths)
+    game, note = game_of(data.widths, game, looks_at_features=settings.model.action_features == "use")
     game = merging(game, settings.play.repeated_actions)
     run = settings.run
     if run.total_steps == "auto":
         run = replace(run, total_steps=None)
     if note:
         run = replace(run, eval_games=0)
-    return replace(settings, game=name, run=run), game, replace(data, notes=(note,) if note else ())
+    notes += (note,) if note else ()
+    return replace(settings, game=name, run=run), game, replace(data, notes=notes)
+
+
+def _with_columns(settings: TrainSettings, widths: Widths) -> tuple[TrainSettings, tuple[str, ...]]:
+    """The settings as far as the recordings have what they ask for, and what is to be said of it.
+
+    Raises:
+        SettingsError: They lack what the critic is to see, or all that the network is to go by.
+    """
+    if settings.play.critic_sees == "all" and not widths.critic_size:
+        raise SettingsError("the critic is to see all, and the recordings have no critic_state",
+                            do="Write critic_state with each step, or say --critic_sees state.")  # fmt: skip
+    if settings.model.action_features == "ignore" or widths.feature_size:
+        return settings, ()
+    if settings.model.action_encoder == "features":
+        raise SettingsError("the network is to go by action_features, and the recordings have none",
+                            do="Write action_features with each step, or say --action_encoder bits.")  # fmt: skip
+    return replace(settings, model=replace(settings.model, action_features="ignore")), ()
 
 
 def _made(name: str, settings: TrainSettings) -> Game:
@@ -192,9 +214,10 @@ def _wait_for_widths(
             time.sleep(0.5)
 
 
-def game_of(widths: Widths, game: Game | None = None) -> tuple[Game, str]:
+def game_of(widths: Widths, game: Game | None = None, *, looks_at_features: bool = False) -> tuple[Game, str]:
     """The game to play matches of, and why there is none."""
-    recorded = RecordedGame(widths.game, widths.num_players, widths.state_size)
+    sizes = widths.critic_size, widths.feature_size
+    recorded = RecordedGame(widths.game, widths.num_players, widths.state_size, "bits", *sizes)
     try:
         played = game or make_known(widths.game)
     except MissingExtraError:
@@ -203,6 +226,9 @@ def game_of(widths: Widths, game: Game | None = None) -> tuple[Game, str]:
         return recorded, f"{widths.game} cannot be played here, so there is no match at the end."
     if (played.num_players, state_size(played)) != (widths.num_players, widths.state_size):
         return recorded, f"The recorded states are not those of {widths.game} here, so there is no match at the end."
+    if looks_at_features and width_of(game_columns(played), FEATURES) != widths.feature_size:
+        what = f"The recorded action features are not those of {widths.game} here"
+        return recorded, f"{what}, so there is no match at the end."
     return played, ""
 
 
@@ -263,7 +289,9 @@ class Recorded(Supply):
             lines.append(f"A store of {len(data.store):,} episodes with {data.store.num_steps:,} steps.")
         elif sum(file.stat().st_size for file in data.files) > 1 << 20:
             lines.append("Read as they are; made into a store first, they load many times faster: movelist convert.")
-        further = [column.label for column in data.widths.further]
+        used = {FEATURES} if self.settings.model.action_features == "use" else set()
+        used |= {CRITIC} if self.settings.play.critic_sees == "all" else set()
+        further = [column.label for column in data.widths.further if column.label not in used]
         lines += [f"{' and '.join(further)} are checked, and read by networks that name them only."] if further else []
         return [*lines, *data.notes]
 
@@ -331,7 +359,8 @@ class Recorded(Supply):
         self._said.add("compared")
         part = episodes.select_steps(np.isin(np.arange(episodes.num_steps), step_N))
         nothing = np.zeros(len(step_N), np.int64)
-        turns = Turns(part.state_NS, np.diff(part.action_offsets), part.action_id_A, nothing, nothing)
+        told = {column: array for column, array in part.further().items() if column.by_turn}
+        turns = Turns(part.state_NS, np.diff(part.action_offsets), part.action_id_A, nothing, nothing, told)
         own_N = policy.log_probs(turns)[part.action_offsets[:-1] + part.chosen_N]
         error = float(np.abs(own_N - part.log_prob_N).max())
         text = f"{len(step_N):,} recorded log-probs of policy {self.version()} differ from the present network's by "

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from movelist.core.errors import SettingsError
 from movelist.core.settings import TrainSettings
 from movelist.data.episode import Episodes
+from movelist.games.columns import CRITIC, FEATURES, game_columns, width_of
 from movelist.games.game import Game, action_encoder, game_name, state_size
+from movelist.learn.critic import Critic
 from movelist.learn.model import ModelShape, Network
 from movelist.run import checkpoint
+from movelist.run.carry_over import carry_over, layout_of
 from movelist.run.folder import numbered
 
 
@@ -89,7 +94,7 @@ def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
         raise SettingsError(
             "--action_encoder table needs a game that tells its num_actions", got=game_name(game), do="Use bits."
         )
-    return ModelShape(
+    shape = ModelShape(
         state_size=getattr(game, "state_size", None) or state_size(game),
         hidden_dim=settings.model.hidden_dim,
         action_hidden_dim=settings.model.action_hidden_dim or 0,
@@ -97,7 +102,39 @@ def model_shape(settings: TrainSettings, game: Game) -> ModelShape:
         num_actions=num_actions,
         state_encoder=settings.model.state_encoder or "",
         network=settings.model.network or "",
+        feature_size=feature_size(settings, game),
     )
+    layout_of(game, shape)  # names that fit no column are refused before any file is made
+    return shape
+
+
+def feature_size(settings: TrainSettings, game: Game) -> int:
+    """How many numbers the standard network looks at of each legal action beside its id; one's own names columns."""
+    if settings.model.action_features == "ignore" or settings.model.network:
+        return 0
+    told: int | None = getattr(game, "feature_size", None)  # a game that is known from recordings
+    return width_of(game_columns(game), FEATURES) if told is None else told
+
+
+def make_critic(
+    settings: TrainSettings, game: Game, net: Network, device: torch.device, recorded: int | None = None
+) -> Critic | None:
+    """The critic that knows more than the state, if there is to be one; made after the network, which stays the same.
+
+    Args:
+        settings: Say whether there is to be one.
+        game: What it is to know of, if that is not recorded.
+        net: Beside which it stands; it is as wide.
+        device: Where it is.
+        recorded: Width of the recordings' critic states; None plays the game.
+
+    Raises:
+        GameError: The game does not tell what it is to know.
+    """
+    if settings.play.critic_sees == "state":
+        return None
+    size = width_of(game_columns(game, critic=True), CRITIC) if recorded is None else recorded
+    return Critic(net.shape.state_size, size, net.shape.hidden_dim).to(device)
 
 
 def shape_of(net: Network, settings: TrainSettings) -> ModelShape:
@@ -107,14 +144,15 @@ def shape_of(net: Network, settings: TrainSettings) -> ModelShape:
 
 
 def check_start(settings: TrainSettings, game: Game, shape: ModelShape) -> dict[str, Any] | None:
-    """The checkpoint of --init_from, if a new run is to start from one.
+    """The checkpoint of --init_from, if a new run is to start from one, its weights for the game as it is now.
+
+    What is to be said of the weights stands in it as `carried`.
 
     Raises:
-        CheckpointError: It cannot be read, or is of another game or size.
+        CheckpointError: It cannot be read, is of another game, or differs in more than a patch may change.
     """
     path = settings.recorded.init_from
     if path is None or (settings.run.resume and numbered(settings.run.resume / "checkpoints")):
         return None
-    state = checkpoint.load(path)
-    checkpoint.check_fits(state, path, game=game_name(game), **asdict(shape))
-    return state
+    state, carried = carry_over(checkpoint.load(path), path, game_name(game), shape, layout_of(game, shape))
+    return state | {"carried": carried}

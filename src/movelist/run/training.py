@@ -21,6 +21,7 @@ from movelist.games.catalog import is_known
 from movelist.games.columns import game_columns
 from movelist.games.game import Game, game_name
 from movelist.games.openspiel import OpenSpielGame
+from movelist.learn.critic import take_over
 from movelist.learn.device import choose_device, explain_too_wide, set_up
 from movelist.learn.learner import Learner, Prepared
 from movelist.learn.loss import imitation_loss, ppo_loss, recorded_ppo_loss
@@ -33,12 +34,13 @@ from movelist.play.export import publish
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.run import best, checkpoint
 from movelist.run.bad_minibatch import keep_bad_minibatch
+from movelist.run.carry_over import Layout, layout_of
 from movelist.run.exactness import circumstances, restore_generators, what_differs
 from movelist.run.folder import RunFolder, numbered
 from movelist.run.parts import NOTHING, Parts
 from movelist.run.recorded import OpenData, Recorded
 from movelist.run.signals import break_off_on_signals
-from movelist.run.start import Counters, Saved, Update, check_start, model_shape, shape_of
+from movelist.run.start import Counters, Saved, Update, check_start, make_critic, model_shape, shape_of
 from movelist.run.supply import SelfPlaySupply, Supply
 from movelist.run.totals import Totals
 from movelist.run.watched import Watched
@@ -103,9 +105,16 @@ class Training:
         recorded_loss = imitation_loss if settings.recorded.imitate else recorded_ppo_loss
         loss = self.parts.loss or (recorded_loss if settings.recorded.data else ppo_loss)
         make_learner = self.parts.learner or Learner
-        self.learner = make_learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss)
+        recorded = data.widths.critic_size if data else None
+        critic = make_critic(settings, game, self.net, self.world.device, recorded)
+        further = {} if critic is None else {"critic": critic}  # learners of one's own may know of none
+        self.learner = make_learner(self.net, settings.update, self.world, seed=settings.run.seed, loss=loss, **further)
+        self.layout = layout_of(game, self.shape)
+        self.notes: list[str] = []  # to be said in the greeting
         if (start := check_start(settings, game, self.shape)) is not None:
+            self.notes += start["carried"]
             checkpoint.load_weights(self.net, start)
+            take_over(critic, start["learner"].get("critic"))
             vars(self.learner.returns).update(start["learner"]["returns"])
             self.learner.num_updates = start["learner"]["num_updates"]  # numbers of policies are not given twice
         self.counters = Counters(processes=self.world.size)
@@ -116,7 +125,6 @@ class Training:
         self.interrupted = False  # whether one came to any
         self.live: Live | None = None
         self.say: Callable[[str], None] = print if self.world.rank == 0 else lambda text: None
-        self.notes: list[str] = []  # to be said in the greeting
         self.supply = self._supply(data)
 
     def _supply(self, data: OpenData | None) -> Supply:
@@ -383,7 +391,8 @@ class Training:
         return f"The last good checkpoint is {quoted(self.saved.file)}."
 
     def _state(self, counters: Counters) -> dict[str, Any]:
-        return {"num_players": self.game.num_players, "game_name": self.game_name} | checkpoint.pack(
+        named = {"layout": asdict(self.layout)} if self.layout != Layout() else {}
+        return {"num_players": self.game.num_players, "game_name": self.game_name, **named} | checkpoint.pack(
             settings=self.settings.to_flat(),
             shape=self.shape,
             learner=self.learner.state_dict(),
