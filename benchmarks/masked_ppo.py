@@ -5,7 +5,8 @@
 Install MaskablePPO with: pip install -c constraints.txt --group baselines (pip 25.1 or newer, in this repository), or
 name another Python that has it, pettingzoo and rlcard: --maskable_python PATH.
 
-Each trainer has its own defaults (MaskablePPO two layers of 64, movelist of 512), one process and one thread. The usual
+Each trainer has its own defaults (MaskablePPO two layers of 64, movelist of 512; --same_sizes gives movelist the
+other's), one process and one thread. The usual
 wrapper is the one of PettingZoo's tutorial for connect four: one game at a time as an environment of one agent, which
 sees the board of whose turn it is and gets what the last mover was paid by that move. So who loses by the other's last
 move never hears of it. RLCard's game is wrapped in the same way. benchmarks/peers.py compares with a MaskablePPO whose
@@ -52,6 +53,10 @@ class Options:
 
     seconds: float = 60.0
     """Processor seconds of each training."""
+
+    same_sizes: bool = False
+    """Give movelist MaskablePPO's sizes in place of its own defaults: 64 wide, some 2,048 steps an update, batches of
+    64, 10 epochs, a learning rate of 3e-4."""
 
     num_games: int = 1_000
     """Of each match."""
@@ -159,12 +164,19 @@ def train_maskable(order: Order) -> dict[str, Any]:
     return figures | counts | {"actor": save_actor(layers, order.folder)}
 
 
+def sizes(game: str) -> dict[str, Any]:
+    """MaskablePPO's sizes as movelist's settings; an update there is counted in games."""
+    turns = {"pettingzoo:classic/connect_four_v3": 21, "rlcard:uno": 44}.get(game, 20)  # a game's, about
+    return {"hidden_dim": 64, "update_frequency": 2048 // turns, "batch_size": 64, "epochs_per_update": 10, "lr": 3e-4}
+
+
 def child(name: str, given: str) -> None:
     """Train as the order says, and leave the figures in its folder."""
     torch.set_num_threads(1)
     values = json.loads(given)
+    own = sizes(values["game"]) if values.pop("same_sizes") else {}
     order = Order(**values | {"folder": Path(values["folder"])})
-    figures = train_maskable(order) if name == "maskable" else train_movelist(order)
+    figures = train_maskable(order) if name == "maskable" else train_movelist(order, **own)
     packages = ("sb3-contrib", "torch") if name == "maskable" else ("torch",)
     figures["versions"] = {package: importlib.metadata.version(package) for package in packages}
     (order.folder / "figures.json").write_text(json.dumps(figures), encoding="utf-8")
@@ -186,6 +198,7 @@ def train(name: str, game: str, options: Options, folder: Path) -> dict[str, Any
         "seconds": options.seconds,
         "seed": options.seed,
         "by_processor": True,
+        "same_sizes": options.same_sizes,
     }
     python = options.maskable_python if name == "maskable" else sys.executable
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH")]))

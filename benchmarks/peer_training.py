@@ -268,15 +268,15 @@ def counted_act(number: int, *args: Any) -> None:
     utils.act(number, *args)
 
 
-def train_movelist(order: Order) -> dict[str, Any]:
-    """movelist with its defaults."""
+def train_movelist(order: Order, **settings: Any) -> dict[str, Any]:
+    """movelist with its defaults, but for these settings."""
     from movelist.core.settings import TrainSettings
     from movelist.games.catalog import make_game
     from movelist.run.folder import RunFolder
     from movelist.run.training import Training
 
     given = {"game": order.game, "hidden_dim": order.hidden_dim, "epochs_per_update": order.epochs, "seed": order.seed}
-    training = Training(TrainSettings.from_flat(given), make_game(order.game), RunFolder(order.folder))
+    training = Training(TrainSettings.from_flat(given | settings), make_game(order.game), RunFolder(order.folder))
     figures = {"games": 0, "turns": 0, "decisions": 0}
 
     def update() -> None:
