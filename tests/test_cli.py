@@ -232,7 +232,7 @@ def mistake(capsys, *words):
         (["train", "--seed", "-1"], "--seed cannot be used: got -1, expected at least 0."),
         (
             ["match"],
-            "Missing from movelist match: PATH A run folder, a checkpoint, or an exported file (.onnx, .safetensors).",
+            "Missing from movelist match: STR A run folder, a checkpoint, or an exported file (.onnx, .safetensors).",
         ),
         (["match", "x", "--lr", "3"], "Unrecognized or misplaced options: --lr"),
         (["match", "x", "--num_games", "0"], "--num_games cannot be used: got 0, expected at least 1."),

@@ -50,7 +50,7 @@ HOUSE: dict[str, list[str]] = {
         "loader",
         "watch",
     ],
-    "games": ["game", "dou_dizhu", "openspiel", "pettingzoo", "gymnasium", "catalog"],
+    "games": ["game", "bot", "dou_dizhu", "openspiel", "openspiel_bots", "pettingzoo", "gymnasium", "catalog"],
     "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
     "play": [
         *(
@@ -84,6 +84,7 @@ HOUSE: dict[str, list[str]] = {
         *("growing_file", "events", "log", "seal", "lock", "folder", "exactness", "checkpoint", "bad_minibatch"),
         *(
             "start",
+            "players",
             "parts",
             "supply",
             "recorded",

@@ -28,12 +28,13 @@ COMMANDS = ("train", "match", "check", "record", "convert", "benchmark", "profil
 class Match(MatchSettings):
     """Play a trained policy against random players or against another policy."""
 
-    policy: tyro.conf.Positional[Path]
-    """A run folder, a checkpoint, or an exported file (.onnx, .safetensors). Of a run the newest checkpoint plays; its
-    best one is RUN/checkpoints/best.json. Or "random", which needs --game."""
+    policy: tyro.conf.Positional[str]
+    """A run folder, a checkpoint, or an exported file (.onnx, .safetensors). Of a run the newest checkpoint plays, as
+    RUN@best its best one. Or, with --game, "random", a bot of your own as file.py:Bot or module:Bot, or
+    openspiel:NAME."""
 
     against: str = "random"
-    """"random", or another run folder, checkpoint or exported file of the same game."""
+    """Another player, written in the same way, of the same game."""
 
     game: str | None = None
     """The game; None takes the one that the policy was trained on. Another game is refused."""
@@ -215,7 +216,7 @@ def _match(command: Match) -> int:
     from movelist.run.api import match
 
     result = match(
-        "random" if str(command.policy) == "random" else command.policy,
+        command.policy,
         command.against,
         game=command.game,
         num_games=command.num_games,

@@ -80,7 +80,7 @@ def _play(command: Play) -> int:
 
     from movelist.games.catalog import make_game
     from movelist.play.terminal import play_game
-    from movelist.run.api import load_player
+    from movelist.run.players import load_player
 
     asked = None if command.game is None else make_game(command.game)
     bot, game = load_player(command.policy, asked, greedy=command.greedy)

@@ -170,9 +170,9 @@ def test_openspiels_games_can_be_played(name):
 
 def test_the_command_names_a_wrong_seat_and_seed(tmp_path, monkeypatch):
     from movelist import policy_commands as commands
-    from movelist.run import api
+    from movelist.run import players
 
-    monkeypatch.setattr(api, "load_player", lambda path, game, greedy: (Bot(), Race()))
+    monkeypatch.setattr(players, "load_player", lambda path, game, greedy: (Bot(), Race()))
     with pytest.raises(SettingsError, match="no such seat: got --seat 2, expected 0 to 1"):
         commands.run(commands.Play(policy=tmp_path, seat=2))
     for seed in (-1, 2**63):

@@ -94,6 +94,16 @@ def _parse(name: str) -> tuple[str, str, dict[str, Any]]:
     return match["place"], match["attribute"], keywords
 
 
+def plain_call(text: str) -> tuple[str, dict[str, Any]]:
+    """A name and the plain values in the brackets behind it: "mcts(simulations=200)".
+
+    Raises:
+        SettingsError: It is not written so.
+    """
+    _, attribute, keywords = _parse(f"a:{text}")
+    return attribute, keywords
+
+
 def _module(place: str, name: str) -> ModuleType:
     try:
         return _imported(lambda: importlib.import_module(place), name)

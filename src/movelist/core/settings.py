@@ -372,7 +372,8 @@ class RecordSettings:
     """An OpenSpiel game."""
 
     policy: str = "random"
-    """A run folder or checkpoint, or "random"; draws by probability."""
+    """A run folder, RUN@best, a checkpoint or an exported file, which draw by probability; "random", file.py:Bot or
+    openspiel:NAME."""
 
     against: str | None = None
     """Who moves the other seats: another of these. None lets the policy move all seats."""

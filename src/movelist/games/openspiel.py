@@ -88,7 +88,7 @@ class OpenSpielGame:
         """A buffer that OpenSpiel fills, and its view in numpy."""
         # Below open_spiel.python.observation, whose wrapper costs 5 us more for each state. Filling a buffer takes
         # 0.25 us where state.observation_tensor() and its conversion take 4.5 us (dou_dizhu) or 132 us (hearts).
-        observation = _import_pyspiel()._Observation(self._game, self._observer)
+        observation = import_pyspiel()._Observation(self._game, self._observer)
         return observation, np.frombuffer(observation, np.float32)
 
 
@@ -193,7 +193,7 @@ def game_names() -> list[str]:
     Raises:
         MissingExtraError: OpenSpiel is not installed.
     """
-    kinds = _import_pyspiel().registered_games()
+    kinds = import_pyspiel().registered_games()
     return [
         kind.short_name
         for kind in kinds
@@ -201,7 +201,7 @@ def game_names() -> list[str]:
     ]
 
 
-def _import_pyspiel() -> Any:
+def import_pyspiel() -> Any:
     try:
         return importlib.import_module("pyspiel")
     except ImportError as error:
@@ -214,7 +214,7 @@ def _import_pyspiel() -> Any:
 
 def _load(name: str) -> Any:
     """Have OpenSpiel make a game, or say in one line why it cannot."""
-    pyspiel = _import_pyspiel()
+    pyspiel = import_pyspiel()
     short_name = name.partition("(")[0]
     names = pyspiel.registered_names()
     if short_name not in names:  # asked first, because load_game answers with all 126 names
@@ -235,7 +235,7 @@ def _load(name: str) -> Any:
 
 
 def _bad_parameters(name: str, short_name: str, error: Exception) -> GameError:
-    kinds = {kind.short_name: kind for kind in _import_pyspiel().registered_games()}
+    kinds = {kind.short_name: kind for kind in import_pyspiel().registered_games()}
     parameters = kinds[short_name].parameter_specification
     do = f"Write {short_name}(NAME=VALUE)." if parameters else f"Write {short_name}."
     if any(isinstance(default, dict) for default in parameters.values()):
@@ -304,7 +304,7 @@ def _make_observer(game: Any, name: str) -> Any:
     Raises:
         GameError: The game announces such a tensor and has none, as crossword does.
     """
-    pyspiel = _import_pyspiel()
+    pyspiel = import_pyspiel()
     contents = pyspiel.IIGObservationType(
         perfect_recall=game.get_type().provides_information_state_tensor,
         public_info=True,
@@ -327,7 +327,7 @@ def _make_observer(game: Any, name: str) -> Any:
 @functools.cache  # 0.2 s, once per process
 def _dou_dizhu_ids() -> tuple[int, ...]:
     """The 64-bit id of each action of dou_dizhu, by OpenSpiel's number."""
-    game = _import_pyspiel().load_game("dou_dizhu")
+    game = import_pyspiel().load_game("dou_dizhu")
     state = game.new_initial_state()
     return tuple(dou_dizhu.encode(state.action_to_string(0, action)) for action in range(game.num_distinct_actions()))
 

@@ -185,7 +185,7 @@ def explain_out_of_memory(num_steps: int, num_actions: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise DeviceMemoryError(
             "out of memory",
@@ -215,7 +215,7 @@ def explain_too_wide(hidden_dim: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         raise DeviceMemoryError(
             "out of memory",
@@ -225,7 +225,8 @@ def explain_too_wide(hidden_dim: int) -> Iterator[None]:
         ) from None
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception says that the machine or the device is out of memory."""
     # torch.OutOfMemoryError on a GPU; on a CPU a plain RuntimeError of the allocator, with other words on Windows.
     is_cpu = any(words in str(error) for words in ("can't allocate memory", "not enough memory"))
     return is_cpu or isinstance(error, torch.OutOfMemoryError)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import PlaySettings
+from movelist.games.bot import Bot
 from movelist.games.game import Game, game_name
 from movelist.play.policy import Policy, derive_seeds
 from movelist.play.selfplay import play_games
@@ -80,8 +81,8 @@ class MatchResult(Score):
 
 
 def match(
-    policy: Policy,
-    opponent: Policy,
+    policy: Policy | Bot,
+    opponent: Policy | Bot,
     game: Game,
     *,
     num_games: int = 1_000,

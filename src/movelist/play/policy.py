@@ -17,10 +17,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from movelist.core import action_ids, ragged
-from movelist.core.errors import DataError, NonFiniteError
+from movelist.core.errors import DataError, MovelistError, NonFiniteError
 from movelist.core.metrics import span
 from movelist.core.ragged import Segments
-from movelist.learn.device import autocast, to_device
+from movelist.games.bot import Bot, described, is_bot, player_failed
+from movelist.learn.device import autocast, is_out_of_memory, to_device
 from movelist.learn.model import Network, PolicyValueNet
 
 Array = NDArray[Any]
@@ -57,24 +58,58 @@ class Policy(Protocol):
         """
 
 
-def ask(policies: Sequence[Policy], policy_B: Array, turns: Turns) -> tuple[Array, Array]:
+def choices(policy: Policy, turns: Turns) -> tuple[Array, Array]:
+    """What a policy chooses, checked.
+
+    Raises:
+        PlayerError: It raised an exception, or answered something that is no choice; names game and turn.
+    """
+    try:
+        answer: Any = policy.choose(turns)
+    except MovelistError:
+        raise
+    except Exception as error:  # whatever somebody's code raises
+        if is_out_of_memory(error):  # which is explained elsewhere
+            raise
+        raise player_failed(policy, described(error), *_first(turns)) from error
+    try:
+        index_B, log_prob_B = np.asarray(answer[0]), np.asarray(answer[1])
+        fits = index_B.shape == log_prob_B.shape == turns.count_B.shape and index_B.dtype.kind in "iu"
+    except (TypeError, ValueError, IndexError, KeyError):
+        fits = False
+    if not fits:
+        fault = f"{answer!r:.80}, where two rows of {len(turns.count_B)}, indices and log-probabilities, are expected"
+        raise player_failed(policy, fault, *_first(turns))
+    if (index_B < 0).any() or (index_B >= turns.count_B).any():
+        row = int(np.flatnonzero((index_B < 0) | (index_B >= turns.count_B))[0])
+        fault = f"index {index_B[row]}, where one from 0 to {turns.count_B[row] - 1} is expected"
+        raise player_failed(policy, fault, int(turns.seed_B[row]), int(turns.turn_B[row]))
+    return index_B, log_prob_B
+
+
+def _first(turns: Turns) -> tuple[int, int]:
+    """The seed and the turn of the first of the games that were asked for together."""
+    return int(turns.seed_B[0]), int(turns.turn_B[0])
+
+
+def ask(policies: Sequence[Policy | Bot], policy_B: Array, turns: Turns) -> tuple[Array, Array]:
     """Have each turn decided by its own policy, each policy asked once at most.
 
     Args:
-        policies: Who may be asked.
+        policies: Who may be asked; bots are not, for they moved where the game is.
         policy_B: int64 [B], which of them decides.
         turns: The turns.
 
     Returns:
-        As `Policy.choose`.
+        As `Policy.choose`; 0 for the turns of bots.
     """
     index_B, log_prob_B = np.zeros(len(policy_B), np.int64), np.zeros(len(policy_B), np.float32)
     for number, policy in enumerate(policies):
         mine_B = policy_B == number
-        if mine_B.all():
-            return policy.choose(turns)
-        if not mine_B.any():
+        if not mine_B.any() or is_bot(policy):
             continue
+        if mine_B.all():
+            return choices(policy, turns)
         part = Turns(
             turns.state_BS[mine_B],
             turns.count_B[mine_B],
@@ -82,12 +117,14 @@ def ask(policies: Sequence[Policy], policy_B: Array, turns: Turns) -> tuple[Arra
             turns.seed_B[mine_B],
             turns.turn_B[mine_B],
         )
-        index_B[mine_B], log_prob_B[mine_B] = policy.choose(part)
+        index_B[mine_B], log_prob_B[mine_B] = choices(policy, part)
     return index_B, log_prob_B
 
 
 class RandomPolicy:
     """Every legal action is equally likely."""
+
+    greedy = False
 
     def choose(self, turns: Turns) -> tuple[Array, Array]:
         """See `Policy`."""

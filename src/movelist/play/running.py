@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from movelist.core.action_ids import parse_list
 from movelist.core.errors import DataError, GameError, MovelistError
 from movelist.core.settings import PlaySettings
+from movelist.games.bot import NO_CHOICE, Bot, bot_choice, player_failed
 from movelist.games.game import (
     FLOAT32_INTEGERS,
     Game,
@@ -74,6 +75,18 @@ def play(slots: Iterable[Running], indices: Iterable[int]) -> None:
         except Exception as error:
             raise code_failed(error, str(slot)) from error
         slot.turn += 1
+
+
+def choose(bot: Bot, slot: Running) -> int:
+    """A bot's choice.
+
+    Raises:
+        PlayerError: It gave none.
+    """
+    index, fault = bot_choice(bot, slot.state, slot.player, len(slot.actions))
+    if index == NO_CHOICE:
+        raise player_failed(bot, fault, slot.seed, slot.turn, slot.player)
+    return index
 
 
 def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]) -> bool:

@@ -17,10 +17,11 @@ from movelist.core.metrics import span
 from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes, Share, everything
+from movelist.games.bot import Bot, is_bot
 from movelist.games.game import Game, game_name, state_size
-from movelist.play.policy import Policy, Turns, derive_seeds
+from movelist.play.policy import Policy, Turns, choices, derive_seeds
 from movelist.play.recorder import Recorder
-from movelist.play.running import Finished, Running, advance, look, play, start
+from movelist.play.running import Finished, Running, advance, choose, look, play, start
 from movelist.play.watchdog import telling_what_hangs
 from movelist.play.workers import Workers
 
@@ -42,7 +43,7 @@ class Opponents:
         SettingsError: There is no opponent, or the share is out of range.
     """
 
-    def __init__(self, policies: Sequence[Policy], share: float = 0.5) -> None:
+    def __init__(self, policies: Sequence[Policy | Bot], share: float = 0.5) -> None:
         if not policies:
             raise SettingsError("opponents need a policy at least", got="none")
         if not 0 < share <= 1:
@@ -105,7 +106,8 @@ class SelfPlay:
         """Play this process's share of `num_episodes` games. See `data.episode.Source`."""
         mine = self.share(num_episodes)
         seeds = derive_seeds(self.seed, GAMES, self.num_started, num_episodes)[mine]
-        policies, seats = [policy], np.zeros((len(seeds), self.game.num_players), np.int64)
+        policies: list[Policy | Bot] = [policy]
+        seats = np.zeros((len(seeds), self.game.num_players), np.int64)
         if self.opponents:
             policies += self.opponents.policies
             seats = self.opponents.seats(self.num_started + np.arange(num_episodes)[mine], self.game.num_players)
@@ -130,7 +132,7 @@ class SelfPlay:
 
 def play_games(
     game: Game,
-    policies: Sequence[Policy],
+    policies: Sequence[Policy | Bot],
     seats_GP: Array,
     seed_G: Array,
     settings: PlaySettings,
@@ -141,7 +143,7 @@ def play_games(
 
     Args:
         game: What to play.
-        policies: Who plays; seats that share a policy are asked together.
+        policies: Who plays; seats that share a policy are asked together, a bot for each of its turns.
         seats_GP: int64 [G, P], which policy moves each seat of each game.
         seed_G: int64 [G], each game's seed.
         settings: num_games, keep_forced and max_turns are read.
@@ -153,6 +155,7 @@ def play_games(
 
     Raises:
         GameError: The game offers an empty list, names a mover that there is not, or changes its width.
+        PlayerError: A player raised an exception, or answered something that is no choice.
         WorkerError: See `Workers.play`.
     """
     if workers:
@@ -162,7 +165,7 @@ def play_games(
 
 
 def _play_here(
-    game: Game, policies: Sequence[Policy], seats_GP: Array, seed_G: Array, settings: PlaySettings
+    game: Game, policies: Sequence[Policy | Bot], seats_GP: Array, seed_G: Array, settings: PlaySettings
 ) -> Episodes:
     """As `play_games`, in this process."""
     recorder = Recorder(state_size(game))
@@ -187,14 +190,19 @@ def _play_here(
         return recorder.episodes([finished[number] for number in range(len(seed_G))], seats_GP)
 
 
-def _play_turn(slots: list[Running], policy: Policy, recorder: Recorder) -> None:
+def _play_turn(slots: list[Running], policy: Policy | Bot, recorder: Recorder) -> None:
     """One decision of each game: ask the policy once, play, record."""
     with span("game"):
         state_BS = np.empty((len(slots), recorder.state_size), np.float32)
         count_B, action_id_A, player_B, score_B = look(slots, state_BS)
         seed_B, turn_B = (np.array([getattr(slot, name) for slot in slots]) for name in ("seed", "turn"))
         turns = Turns(state_BS, count_B, action_id_A, seed_B, turn_B)
-    index_B, log_prob_B = policy.choose(turns)
+    if is_bot(policy):
+        with span("game"):
+            index_B = np.array([choose(policy, slot) for slot in slots], np.int64)
+        log_prob_B = np.zeros(len(slots), np.float32)
+    else:
+        index_B, log_prob_B = choices(policy, turns)
     with span("game"):
         play(slots, index_B.tolist())
         recorder.add(np.array([slot.number for slot in slots]), turns, player_B, score_B, index_B, log_prob_B)

@@ -8,19 +8,20 @@ from typing import Any
 
 from torch import nn
 
-from movelist.core.errors import CheckpointError, GameError, SettingsError
+from movelist.core.errors import CheckpointError, SettingsError
 from movelist.core.settings import MatchSettings, TrainSettings
 from movelist.data.episode import Source
+from movelist.games.bot import Bot
 from movelist.games.catalog import make_game
-from movelist.games.game import Game, check_game, game_name, state_size
+from movelist.games.game import Game, check_game, game_name
 from movelist.learn.device import choose_device
 from movelist.learn.learner import Learner
 from movelist.learn.loss import Loss
 from movelist.learn.model import EncoderMaker, Network, NetworkMaker
 from movelist.play import arena
 from movelist.play.export import ExportReport, Profile, export_net
-from movelist.play.exported import ExportedPolicy, is_exported, load_exported
-from movelist.play.policy import NetPolicy, Policy, RandomPolicy
+from movelist.play.exported import ExportedPolicy
+from movelist.play.policy import NetPolicy, Policy
 from movelist.play.policy_info import describe
 from movelist.play.selfplay import Opponents
 from movelist.run import checkpoint
@@ -28,6 +29,7 @@ from movelist.run.checkpoint import load_policy as load
 from movelist.run.exactness import movelist_version
 from movelist.run.folder import read_settings
 from movelist.run.parts import handed_in
+from movelist.run.players import find_player, game_of
 from movelist.run.presets import preset
 from movelist.run.start import Update
 from movelist.run.train import TrainResult
@@ -101,8 +103,8 @@ def train(
 
 
 def match(
-    policy: Policy | Path | str,
-    opponent: Policy | Path | str = "random",
+    policy: Policy | Bot | Path | str,
+    opponent: Policy | Bot | Path | str = "random",
     *,
     game: str | Game | None = None,
     num_games: int = 1_000,
@@ -112,9 +114,10 @@ def match(
     """Play a policy against another one that moves all the other seats.
 
     Args:
-        policy: A policy, a run folder, a checkpoint, or an exported file.
-        opponent: The same, or "random".
-        game: A name or a game; None takes the one that the policy was trained on.
+        policy: A policy, a bot, or one's name: a run folder, RUN@best, a checkpoint, an exported file, "random",
+            "file.py:Bot", "module:Bot", or "openspiel:NAME"; see docs/strength.md.
+        opponent: The same.
+        game: A name or a game; None takes the one that a policy was trained on.
         num_games: Rounded up so that every seat gets the same number.
         seed: Of the games' chance and of players that draw lots.
         greedy: Loaded policies play their likeliest action; otherwise they draw by probability.
@@ -123,50 +126,18 @@ def match(
         The score of `policy`: all seats together, and each.
 
     Raises:
-        MovelistError: A checkpoint or the game cannot be used, or they do not belong together.
+        MovelistError: A player or the game cannot be used, or they do not belong together.
     """
     MatchSettings(num_games=num_games, seed=seed, greedy=greedy)
-    played = None if game is None else make_game(game)
-    players: list[Policy] = []
-    for player in (policy, opponent):
-        if isinstance(player, str) and player == "random":
-            players.append(RandomPolicy())
-        elif isinstance(player, str | Path):
-            loaded, played = load_player(Path(player), played, greedy=greedy)
-            players.append(loaded)
-        else:
-            players.append(player)
+    texts = [str(player) for player in (policy, opponent) if isinstance(player, str | Path)]
+    played = game_of(texts) if game is None else make_game(game)
     if played is None:
         raise CheckpointError("a match needs to know its game", do="Give game=... .")
+    players = [
+        find_player(str(player), played, greedy=greedy)[0] if isinstance(player, str | Path) else player
+        for player in (policy, opponent)
+    ]
     return arena.match(players[0], players[1], played, num_games=num_games, seed=seed)
-
-
-def load_player(path: Path, game: Game | None, *, greedy: bool) -> tuple[NetPolicy | ExportedPolicy, Game]:
-    """The policy of a run, a checkpoint or an exported file, and the game that it plays.
-
-    Raises:
-        CheckpointError: It cannot be read, or is not for `game`.
-    """
-    if is_exported(path):
-        exported = load_exported(path, greedy=greedy)
-        game = game or _game_of(exported.info.game)
-        exported.info.check(str(path), game=game_name(game), state_size=state_size(game))
-        return exported, game
-    device = choose_device("cpu")
-    state = checkpoint.load(path)
-    game = game or _game_of(state["settings"]["game"])
-    net = checkpoint.load_net(state, device)
-    checkpoint.check_fits(state, path, game=game_name(game), state_size=state_size(game))
-    return NetPolicy(net, greedy=greedy), game
-
-
-def _game_of(name: str) -> Game:
-    """The game that a checkpoint was trained on, by its name."""
-    try:
-        return make_game(name)
-    except GameError as error:
-        do = f"{error.do or ''} A game of your own has to be given: movelist.match(..., game=MyGame()).".strip()
-        raise GameError(error.what, got=error.got, expected=error.expected, do=do) from None
 
 
 def export(

@@ -14,7 +14,6 @@ from torch import nn
 
 from movelist.core.errors import CheckpointError
 from movelist.core.returns import RunningScale
-from movelist.games.game import Game, game_name, state_size
 from movelist.learn.device import choose_device
 from movelist.learn.model import ModelShape, Network, make_net
 from movelist.play.exported import is_exported
@@ -199,14 +198,6 @@ def load_policy(
     """
     chosen = choose_device(device)
     return NetPolicy(load_net(load(path), chosen, state_encoder=state_encoder, network=net), greedy=greedy)
-
-
-def load_versioned(path: Path, game: Game) -> tuple[NetPolicy, int]:
-    """A checkpoint's policy, drawing by probability, and its version; refused if it does not play `game`."""
-    device = choose_device("cpu")
-    state = load(path)
-    check_fits(state, path, game=game_name(game), state_size=state_size(game))
-    return NetPolicy(load_net(state, device)), int(state["learner"]["num_updates"])
 
 
 def check_fits(state: dict[str, Any], where: Path | str, *, game: str, **sizes: object) -> None:

@@ -1,0 +1,117 @@
+"""Players by one notation, wherever a command or a function takes one.
+
+runs/mine                  a run's newest checkpoint; runs/mine@best is its best one
+update-000071.pt           a checkpoint
+policy.onnx                an exported file, .onnx or .safetensors
+random                     every legal action is equally likely
+bots.py:Greedy             code of one's own: a bot that sees the State, or a policy; or package.module:Greedy
+openspiel:mcts             a bot that OpenSpiel has for the game; with parameters, openspiel:mcts(simulations=200)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from movelist.core.by_name import check_name
+from movelist.core.errors import CheckpointError, GameError, SettingsError
+from movelist.games.bot import Bot, NamedPlayer, is_bot, made_by_name
+from movelist.games.catalog import make_game
+from movelist.games.game import Game, game_name, state_size
+from movelist.games.openspiel_bots import OpenSpielBot
+from movelist.learn.device import choose_device
+from movelist.play.exported import ExportedPolicy, is_exported, load_exported
+from movelist.play.policy import NetPolicy, Policy, RandomPolicy
+from movelist.run import checkpoint
+
+BEST = "@best"
+OPENSPIEL = "openspiel:"
+
+
+def find_player(text: str, game: Game, *, greedy: bool) -> tuple[Policy | Bot, int]:
+    """A player by its notation, and its version: the number of a checkpoint's updates, -1 for what has none.
+
+    Args:
+        text: See the top of this module.
+        game: What it is to play.
+        greedy: Trained policies play their likeliest action; otherwise they draw by probability.
+
+    Raises:
+        CheckpointError: It cannot be read, or is of another game.
+        SettingsError: The code that it names cannot be found or is no player, or OpenSpiel has no such bot.
+    """
+    if text == "random":
+        return RandomPolicy(), -1
+    if text.startswith(OPENSPIEL):
+        return OpenSpielBot(text.removeprefix(OPENSPIEL), game), -1
+    if names_code(text):
+        player = made_by_name(text)
+        return (NamedPlayer(text) if is_bot(player) else player), -1
+    loaded, _, version = _load(text, game, greedy)
+    return loaded, version
+
+
+def game_of(texts: list[str]) -> Game | None:
+    """The game that the first trained one of these players was trained on; None if there is none among them."""
+    for text in texts:
+        if text != "random" and not text.startswith(OPENSPIEL) and not names_code(text):
+            return _load(text, None, True)[1]
+    return None
+
+
+def names_code(text: str) -> bool:
+    """Whether a player is code of one's own, and no file or folder."""
+    if Path(text).exists():
+        return False
+    try:
+        check_name(text)
+    except SettingsError:
+        return False
+    return True
+
+
+def load_player(path: Path, game: Game | None, *, greedy: bool) -> tuple[NetPolicy | ExportedPolicy, Game]:
+    """The policy of a run, a checkpoint or an exported file, and the game that it plays.
+
+    Raises:
+        CheckpointError: It cannot be read, or is not for `game`.
+    """
+    return _load(str(path), game, greedy)[:2]
+
+
+def _load(text: str, game: Game | None, greedy: bool) -> tuple[NetPolicy | ExportedPolicy, Game, int]:
+    path = _file_of(text)
+    if is_exported(path):
+        exported = load_exported(path, greedy=greedy)
+        game = game or _game_by_name(exported.info.game)
+        exported.info.check(str(path), game=game_name(game), state_size=state_size(game))
+        return exported, game, -1
+    state = checkpoint.load(path)
+    game = game or _game_by_name(state["settings"]["game"])
+    net = checkpoint.load_net(state, choose_device("cpu"))
+    checkpoint.check_fits(state, path, game=game_name(game), state_size=state_size(game))
+    return NetPolicy(net, greedy=greedy), game, int(state["learner"]["num_updates"])
+
+
+def _file_of(text: str) -> Path:
+    """What to read; of RUN@best the file that names the run's best checkpoint."""
+    if Path(text).exists() or not text.endswith(BEST):
+        return Path(text)
+    run = Path(text.removesuffix(BEST))
+    best = run / "checkpoints" / "best.json"
+    if not best.exists():
+        raise CheckpointError(
+            "the run has no best checkpoint" if run.exists() else f"{run} does not exist",
+            got=text,
+            expected=str(best),
+            do=f"Its newest one: {run}." if run.exists() else None,
+        )
+    return best
+
+
+def _game_by_name(name: str) -> Game:
+    """The game that a checkpoint was trained on, by its name."""
+    try:
+        return make_game(name)
+    except GameError as error:
+        do = f"{error.do or ''} A game of your own has to be given: movelist.match(..., game=MyGame()).".strip()
+        raise GameError(error.what, got=error.got, expected=error.expected, do=do) from None
