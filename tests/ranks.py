@@ -54,6 +54,8 @@ def _results(processes, answers):
         try:
             rank, result, error = answers.get(timeout=1)
         except queue.Empty:
+            ended = [rank for rank, process in enumerate(processes) if rank not in results and process.exitcode]
+            assert not ended, f"ranks {ended} ended without an answer"
             continue
         assert error is None, f"rank {rank}: {error}"
         results[rank] = result

@@ -72,7 +72,9 @@ def with_all_fields(form, num_games=40):
     final = np.random.default_rng(0).random((num_games, 2, size)).astype(np.float32)
     truncated = np.arange(num_games) % 4 == 0
     raw = replace(columns.raw, log_prob_N=log_prob, truncated_E=truncated,
-                  final_state_EPS=np.where(truncated[:, None, None], final, 0).astype(np.float32))  # fmt: skip
+                  final_state_EPS=np.where(truncated[:, None, None], final, 0).astype(np.float32),
+                  critic_state_NC=np.random.default_rng(1).random((steps, 3)).astype(np.float32),
+                  feature_AF=np.random.default_rng(2).random((columns.raw.num_actions, 2)).astype("f4"))  # fmt: skip
     reward_NP = None
     if form != LOOKING_BACK:
         raw = replace(raw, reward_N=np.full(steps, np.nan))
@@ -86,8 +88,6 @@ def with_all_fields(form, num_games=40):
         has_final_E=truncated,
         reward_form_E=np.full(num_games, form, np.int8),
         widths=replace(columns.widths, critic_size=3, feature_size=2),
-        critic_state_NC=np.random.default_rng(1).random((steps, 3)).astype(np.float32),
-        feature_AF=np.random.default_rng(2).random((raw.num_actions, 2)).astype(np.float32),
     )
 
 
@@ -99,6 +99,11 @@ def assert_equal(one, other):
             continue
         if hasattr(a, "__slots__") and not isinstance(a, np.ndarray) and hasattr(a, "truncated_E"):
             assert_equal(a, b)
+        elif name == "extra":
+            assert a.keys() == b.keys()
+            for column in a:
+                assert a[column].dtype == b[column].dtype, column
+                np.testing.assert_array_equal(a[column], b[column], err_msg=column.name)
         elif isinstance(a, np.ndarray):
             assert a.dtype == b.dtype, name
             np.testing.assert_array_equal(a, b, err_msg=name)

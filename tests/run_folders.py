@@ -25,6 +25,7 @@ def some_state(seed=0):
         learner=learner.state_dict(),
         source={"num_started": 7},
         recorded=None,
+        handed_in={},
         counters=COUNTERS,
         device=torch.device("cpu"),
     )

@@ -35,6 +35,7 @@ def state_of(number):
         learner={"weights": torch.full((WEIGHTS,), float(number)), "last": torch.full((WEIGHTS,), float(number))},
         source={"num_started": number},
         recorded=None,
+        handed_in={},
         counters={"steps": number},
         device=torch.device("cpu"),
     )

@@ -120,7 +120,7 @@ def test_help_names_every_flag_and_says_something_of_it(capsys):
 
 def test_every_flag_that_the_documentation_names_is_there(capsys):
     for command in cli.COMMANDS:
-        assert run(command, "--help") == 0
+        assert run(command.name, "--help") == 0
     known = {"--data", "--logdir", "--help", "--nproc-per-node"}
     known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
     documents = [path for path in sorted((ROOT / "docs").glob("*.md")) if "optimization_guide" not in path.name]
@@ -206,7 +206,7 @@ def mistake(capsys, *words):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], f"Expected one of {{{', '.join(cli.COMMANDS)}}}. See movelist --help"),
+        ([], f"Expected one of {{{', '.join(command.name for command in cli.COMMANDS)}}}. See movelist --help"),
         (["trian"], "Unrecognized options: trian. Did you mean movelist train?"),
         (["Match"], "Unrecognized options: Match. Did you mean movelist match?"),
         (["zzz"], "Unrecognized options: zzz. See movelist --help"),
@@ -264,7 +264,13 @@ def test_a_match_and_a_benchmark_do_not_speak_of_trains_help(capsys):
         ),
         ("dou_dizhuu", "there is no such game: got 'dou_dizhuu', expected one of OpenSpiel's. Did you mean dou_dizhu?"),
         ("leduc_poker(player=3)", "OpenSpiel cannot make this game: got 'leduc_poker(player=3)', expected parameters"),
-        ("goofspiel", "this game cannot be played here, because its players move at the same time: got 'goofspiel'."),
+        ("coin_game", "this game cannot be played here, because OpenSpiel does not write its states as numbers"),
+        (
+            "petingzoo:classic/x",
+            "this names no game: got 'petingzoo:classic/x', expected as in tic_tac_toe, openspiel:",
+        ),
+        ("no_file.py:Game", "there is no such file: got no_file.py:Game ("),
+        ("rlcrad:doudizhu", "there is no module rlcrad: got rlcrad:doudizhu. Did you mean rlcard:doudizhu?"),
         ("", "there is no such game: got '', expected one of OpenSpiel's."),
     ],
 )
@@ -343,10 +349,10 @@ def test_out_beside_resume_is_not_swallowed(capsys, tmp_path, odd_game):
 # --- Failures in the middle: exit code 1
 
 
-def failure(capsys, *words):
-    code = run(*words)
+def failure(capsys, *words, code=1):
+    found = run(*words)
     _, err = capsys.readouterr()
-    assert code == 1
+    assert found == code
     assert err.startswith("movelist: ")
     assert err.count("\n") == 1
     return err
@@ -361,7 +367,7 @@ def test_a_number_that_goes_bad_is_one_line(capsys, tmp_path, monkeypatch, odd_g
             return state
 
     monkeypatch.setattr(recorded, "make_game", lambda name: Sick())
-    assert "not a finite number" in failure(capsys, *odd_game, "--out", tmp_path / "run")
+    assert "an observation is not finite: got nan" in failure(capsys, *odd_game, "--out", tmp_path / "run", code=2)
 
 
 def test_a_full_disk_is_one_line(capsys, tmp_path, monkeypatch, odd_game):

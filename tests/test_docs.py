@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import io
 import re
 from pathlib import Path
@@ -33,7 +34,7 @@ def flags_of_commands():
     for command in cli.COMMANDS:
         said = io.StringIO()
         with contextlib.redirect_stdout(said), pytest.raises(SystemExit):
-            cli.main([command, "--help"])
+            cli.main([command.name, "--help"])
         flags = flags | {plain(flag) for flag in re.findall(r"--[a-z][\w-]*", said.getvalue())}
     return flags
 
@@ -125,3 +126,15 @@ def test_the_guide_quotes_only_what_was_measured():
         ratios = [int(new.replace(",", "")) / int(old.replace(",", "")) for old, new in pairs]
         said = [float(number) for number in re.findall(r"\d+\.\d", quotients)]
         assert said == pytest.approx(ratios, abs=0.05) if pairs else not said, row
+
+
+DOCUMENTS = [*ROOT.glob("README*.md"), *ROOT.glob("docs/*.md")]
+INSIDE = re.compile(r"`(movelist(?:\.[a-z]\w*)+\.[A-Za-z]\w*)")  # as movelist.play.exported.load_exported
+
+
+@pytest.mark.parametrize(
+    "name", sorted({name for path in DOCUMENTS for name in INSIDE.findall(path.read_text(encoding="utf-8"))})
+)
+def test_names_from_inside_that_the_documentation_gives_are_there(name):
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(importlib.import_module(module), attribute)

@@ -11,8 +11,8 @@ import torch
 
 from movelist.core.action_ids import parse, to_bits, to_text
 from movelist.learn.model import ModelShape, PolicyValueNet
-from movelist.play.export import SUFFIX_OF
 from movelist.play.policy_info import describe
+from movelist.play.profiles import profile_named
 from movelist.play.weights_file import CHECKSUM, weights_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -123,4 +123,4 @@ def test_documented_exports_name_files_of_their_profile():
     assert len(exports) >= 6
     for name, line in exports:
         profile = re.search(r"--profile (\w+)", line)
-        assert name.endswith(SUFFIX_OF[profile[1] if profile else "ort"]), line
+        assert name.endswith(profile_named(profile[1] if profile else "ort").suffix), line

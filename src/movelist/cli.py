@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import io
 import itertools
-import json
+import operator
 import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from movelist import data_commands, measure_commands, policy_commands
+from movelist import data_commands, measure_commands, policy_commands, train_commands
+from movelist.core.command import Command, is_first_process
 from movelist.core.errors import MovelistError, SettingsError, nearest
-from movelist.core.settings import MatchSettings, TrainSettings
+from movelist.core.settings import TrainSettings
 
-COMMANDS = ("train", "match", "check", "record", "convert", "benchmark", "profile", "export", "play")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Match(MatchSettings):
-    """Play a trained policy against random players or against another policy."""
-
-    policy: tyro.conf.Positional[str]
-    """A run folder, a checkpoint, or an exported file (.onnx, .safetensors). Of a run the newest checkpoint plays, as
-    RUN@best its best one. Or, with --game, "random", a bot of your own as file.py:Bot or module:Bot, or
-    openspiel:NAME."""
-
-    against: str = "random"
-    """Another player, written in the same way, of the same game."""
-
-    game: str | None = None
-    """The game; None takes the one that the policy was trained on. Another game is refused."""
-
-    json: bool = False
-    """One JSON object on standard output, talk on standard error."""
-
-
-Command = (
-    TrainSettings | Match | data_commands.DataCommand | measure_commands.MeasureCommand | policy_commands.PolicyCommand
-)
+COMMANDS: list[Command] = [
+    *train_commands.COMMANDS,
+    *data_commands.COMMANDS,
+    *measure_commands.COMMANDS,
+    *policy_commands.COMMANDS,
+]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,27 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _run(command: Command, arguments: list[str]) -> int:
-    if isinstance(command, data_commands.DataCommand):
-        return data_commands.run(command)
-    if isinstance(command, measure_commands.MeasureCommand):
-        return measure_commands.run(command, arguments)
-    if isinstance(command, policy_commands.PolicyCommand):
-        return policy_commands.run(command)
-    return _match(command) if isinstance(command, Match) else _train(command)
+def _run(settings: Any, arguments: list[str]) -> int:
+    command = next(command for command in COMMANDS if type(settings) is command.settings)
+    return command.run(settings, arguments)
 
 
 def _say(words: object) -> None:
     """One line on standard error, of the first process only where torchrun started several."""
-    if _is_first_process():
+    if is_first_process():
         print(f"movelist: {words}", file=sys.stderr)
 
 
-def _is_first_process() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
-def _parse(arguments: list[str]) -> Command:
+def _parse(arguments: list[str]) -> Any:
     """Read the command line; tyro's own errors become one line.
 
     Raises:
@@ -112,22 +85,7 @@ def _parse(arguments: list[str]) -> Command:
         SystemExit: --help was answered.
     """
     talk = io.StringIO()
-    defaults = _defaults(arguments)
-    # A training may hold settings that a profile refuses, such as --watch.
-    profiled = defaults if arguments[:1] == ["profile"] else TrainSettings()
-    commands = (
-        Annotated[TrainSettings, tyro.conf.subcommand("train", default=defaults)]
-        | Annotated[Match, tyro.conf.subcommand("match")]
-        | Annotated[data_commands.Check, tyro.conf.subcommand("check")]
-        | Annotated[data_commands.Record, tyro.conf.subcommand("record")]
-        | Annotated[data_commands.Convert, tyro.conf.subcommand("convert")]
-        | Annotated[measure_commands.Benchmark, tyro.conf.subcommand("benchmark")]
-        | Annotated[
-            measure_commands.Profile, tyro.conf.subcommand("profile", default=measure_commands.Profile(train=profiled))
-        ]
-        | Annotated[policy_commands.Export, tyro.conf.subcommand("export")]
-        | Annotated[policy_commands.Play, tyro.conf.subcommand("play")]
-    )
+    commands = functools.reduce(operator.or_, (_subcommand(command, arguments) for command in COMMANDS))
     markers = (tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes)
     try:
         with contextlib.redirect_stderr(talk):
@@ -136,6 +94,15 @@ def _parse(arguments: list[str]) -> Command:
         if stop.code in (0, None):
             raise
         raise SettingsError(_one_line(talk.getvalue()).rstrip("."), do=_help_hint(arguments)) from None
+
+
+def _subcommand(command: Command, arguments: list[str]) -> Any:
+    """The command as tyro takes it."""
+    if command.default is None:
+        return Annotated[command.settings, tyro.conf.subcommand(command.name)]
+    # Only those of the command that is asked for: a training may hold settings that a profile refuses, as --watch.
+    training = _defaults(arguments) if arguments[:1] == [command.name] else TrainSettings()
+    return Annotated[command.settings, tyro.conf.subcommand(command.name, default=command.default(training))]
 
 
 def _description() -> str:
@@ -150,9 +117,7 @@ def _version() -> str:
 
 
 def _defaults(arguments: list[str]) -> TrainSettings:
-    """The defaults of `train` and `profile`: those of the run to resume, under those of a preset, if there are any."""
-    if not arguments or arguments[0] not in ("train", "profile"):
-        return TrainSettings()
+    """The defaults of a training: those of the run to resume, under those of a preset, if there are any."""
     flat: dict[str, Any] = {}
     if (run := _value_of("--resume", arguments)) is not None:
         from movelist.run.folder import read_settings
@@ -195,40 +160,8 @@ def _is_rule(line: str) -> bool:
 def _help_hint(arguments: list[str]) -> str:
     """What to type next; the nearest command where the first word is none."""
     first = arguments[0] if arguments else ""
-    if first in COMMANDS:
+    names = [command.name for command in COMMANDS]
+    if first in names:
         return f"See movelist {first} --help"
-    close = nearest(first, COMMANDS)
+    close = nearest(first, names)
     return f"Did you mean movelist {close}?" if close else "See movelist --help"
-
-
-def _train(settings: TrainSettings) -> int:
-    from movelist.run.train import train
-
-    if settings.run.preset and _is_first_process():
-        from movelist.run.presets import describe
-
-        print(describe(settings.run.preset, settings))
-    train(settings)
-    return 0
-
-
-def _match(command: Match) -> int:
-    from movelist.run.api import match
-
-    result = match(
-        command.policy,
-        command.against,
-        game=command.game,
-        num_games=command.num_games,
-        seed=command.seed,
-        greedy=command.greedy,
-    )
-    if command.json:
-        print(json.dumps(result.to_json(), allow_nan=False))
-        return 0
-    print(f"{command.policy} against {command.against}: {result}")
-    for seat, score in enumerate(result.seats):
-        low, high = score.win_rate_interval
-        rate = f"win rate {score.win_rate:.3f} ({low:.3f} to {high:.3f})"
-        print(f"  seat {seat}: {rate}, mean return {score.mean_return:+.2f}")
-    return 0

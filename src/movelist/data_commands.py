@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from movelist.core.command import Command
 from movelist.core.errors import DataError, SettingsError
 from movelist.core.settings import PlaySettings, RecordSettings
 
@@ -57,19 +58,13 @@ class Convert:
     """Stop at the first bad record."""
 
 
-DataCommand = Check | Record | Convert
-
-
-def run(command: DataCommand) -> int:
-    """Do it; returns the exit code."""
-    if not isinstance(command, Record) and not command.paths:
+def _needs_paths(command: Check | Convert) -> None:
+    if not command.paths:
         raise SettingsError("no recording is named", expected="files, folders of them, or stores")
-    if isinstance(command, Check):
-        return _check(command)
-    return _record(command) if isinstance(command, Record) else _convert(command)
 
 
-def _check(command: Check) -> int:
+def _check(command: Check, words: Sequence[str]) -> int:
+    _needs_paths(command)
     from movelist.data import recordings
     from movelist.data.record_rules import Problem
     from movelist.data.store import Store, is_store
@@ -134,7 +129,7 @@ def _others(command: Check, stores: Sequence[Path]) -> bool:
     return len(stores) < len(command.paths)
 
 
-def _record(command: Record) -> int:
+def _record(command: Record, words: Sequence[str]) -> int:
     import numpy as np
 
     from movelist.data import recordings
@@ -174,7 +169,8 @@ def _record(command: Record) -> int:
     return 0
 
 
-def _convert(command: Convert) -> int:
+def _convert(command: Convert, words: Sequence[str]) -> int:
+    _needs_paths(command)
     from movelist.data import recordings
     from movelist.data.store import StoreWriter, is_store
 
@@ -247,3 +243,6 @@ def _all_columns(
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr)
+
+
+COMMANDS = (Command("check", Check, _check), Command("record", Record, _record), Command("convert", Convert, _convert))

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from movelist.core.benchmark_settings import BenchmarkSettings
+from movelist.core.command import Command
 from movelist.core.errors import DataError
 from movelist.core.profile_settings import ProfileSettings
 
@@ -36,27 +37,7 @@ class Profile(ProfileSettings):
     """One JSON object on standard output, talk on standard error."""
 
 
-MeasureCommand = Benchmark | Profile
-
-
-def run(command: MeasureCommand, words: Sequence[str]) -> int:
-    """Do it; returns the exit code.
-
-    Args:
-        command: What was asked for.
-        words: How it was typed.
-    """
-    if isinstance(command, Benchmark):
-        return _benchmark(command)
-    if len(command.compare) == 2:
-        return _compare(command)
-    from movelist.run.signals import break_off_on_signals
-
-    with break_off_on_signals():  # else SIGTERM would leave the temporary folders of what is measured
-        return _ratio(command) if command.ratio else _profile(command, words)
-
-
-def _benchmark(command: Benchmark) -> int:
+def _benchmark(command: Benchmark, words: Sequence[str]) -> int:
     from movelist.measure.benchmark import benchmark, print_tables
 
     with contextlib.redirect_stdout(sys.stderr) if command.json else contextlib.nullcontext():
@@ -65,6 +46,15 @@ def _benchmark(command: Benchmark) -> int:
     if command.json:
         print(json.dumps(report.to_json(), allow_nan=False))
     return 0 if report.good else 1
+
+
+def _measure(command: Profile, words: Sequence[str]) -> int:
+    if len(command.compare) == 2:
+        return _compare(command)
+    from movelist.run.signals import break_off_on_signals
+
+    with break_off_on_signals():  # else SIGTERM would leave the temporary folders of what is measured
+        return _ratio(command) if command.ratio else _profile(command, words)
 
 
 def _profile(command: Profile, words: Sequence[str]) -> int:
@@ -166,3 +156,9 @@ def _quoted(path: Path) -> str:
 
 def _say(text: str) -> None:
     print(text, flush=True)
+
+
+COMMANDS = (
+    Command("benchmark", Benchmark, _benchmark),
+    Command("profile", Profile, _measure, default=lambda training: Profile(train=training)),
+)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import tyro
 
-from movelist.core.errors import SettingsError
+from movelist.core.command import Command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Export:
     out: Path
     """The file: NAME.onnx, or NAME.safetensors for the profile weights."""
 
-    profile: Literal["ort", "sentis15", "weights"] = "ort"
+    profile: str = "ort"
     """What runs it: "ort" is onnxruntime (C#, C++, Python, Unreal's NNE), "sentis15" is Unity's Inference Engine,
     "weights" are the readers in examples/engines, which need no runtime."""
 
@@ -45,7 +45,7 @@ class Play:
     """A run folder, a checkpoint, or an exported file (.onnx, .safetensors)."""
 
     game: str | None = None
-    """The game; None takes the one that the policy was trained on. Another game is refused."""
+    """The game, named as in train; None takes the one that the policy was trained on. Another game is refused."""
 
     seat: int = 0
     """Your seat; the bot has all others."""
@@ -57,15 +57,7 @@ class Play:
     """The bot always plays its likeliest action; otherwise it draws by probability, and plays weaker."""
 
 
-PolicyCommand = Export | Play
-
-
-def run(command: PolicyCommand) -> int:
-    """Do it; returns the exit code."""
-    return _export(command) if isinstance(command, Export) else _play(command)
-
-
-def _export(command: Export) -> int:
+def _export(command: Export, words: Sequence[str]) -> int:
     from movelist.run.api import export
 
     report = export(
@@ -75,21 +67,19 @@ def _export(command: Export) -> int:
     return 0
 
 
-def _play(command: Play) -> int:
-    import secrets
+def _play(command: Play, words: Sequence[str]) -> int:
+    from movelist.run.api import play_game
 
-    from movelist.games.catalog import make_game
-    from movelist.play.terminal import play_game
-    from movelist.run.players import load_player
-
-    asked = None if command.game is None else make_game(command.game)
-    bot, game = load_player(command.policy, asked, greedy=command.greedy)
-    if not 0 <= command.seat < game.num_players:
-        raise SettingsError(
-            "there is no such seat", got=f"--seat {command.seat}", expected=f"0 to {game.num_players - 1}"
-        )
-    if command.seed is not None and not 0 <= command.seed < 1 << 63:
-        raise SettingsError("--seed cannot be used", got=command.seed, expected="0 to 2^63 - 1")
-    seed = secrets.randbits(31) if command.seed is None else command.seed
-    play_game(bot, game, seat=command.seat, seed=seed, ask=input, say=print)
+    play_game(
+        command.policy,
+        command.game,
+        seat=command.seat,
+        seed=command.seed,
+        greedy=command.greedy,
+        ask=input,
+        say=print,
+    )
     return 0
+
+
+COMMANDS = (Command("export", Export, _export), Command("play", Play, _play))

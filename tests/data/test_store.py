@@ -59,9 +59,9 @@ def test_a_store_of_decisions_gives_back_each_decision_with_the_same_credit(tmp_
     np.testing.assert_allclose(again.reward_N, decided.take(some_E).reward_N, atol=1e-12)  # sums in another order
     np.testing.assert_array_equal(again.action_id_A, decided.take(some_E).action_id_A)
     keep_N = np.diff(columns.raw.action_offsets) > 1
-    np.testing.assert_array_equal(back.critic_state_NC, columns.critic_state_NC[keep_N])
+    np.testing.assert_array_equal(back.raw.critic_state_NC, columns.raw.critic_state_NC[keep_N])
     keep_A = np.repeat(keep_N, np.diff(columns.raw.action_offsets))
-    np.testing.assert_array_equal(back.feature_AF, columns.feature_AF[keep_A])
+    np.testing.assert_array_equal(back.raw.feature_AF, columns.raw.feature_AF[keep_A])
 
 
 def test_a_store_of_the_first_version_is_read_and_added_to(tmp_path):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from movelist.core.errors import GameError
-from movelist.games.game import GameReport, action_encoder, check_game, game_name, state_size
+from movelist.games.check import GameReport, check_game
+from movelist.games.game import action_encoder, game_name, state_size
 
 SEED = random.Random(0).randint(0, 2**63 - 1)  # of check_game's first game
 

@@ -167,7 +167,7 @@ print(reads(waits.found))
 @pytest.mark.parametrize(
     ("file", "line", "planted"),
     [
-        ("learn/loss.py", "    log_prob_A = ragged.log_softmax(score_A, segments)\n", "    score_A.max().item()\n"),
+        ("learn/loss.py", "    ratio_B = log_ratio_B.exp()\n", "    log_ratio_B.max().item()\n"),
         ("learn/pair.py", "        (grad_A,) = grads\n", "        grads[0].tolist()\n"),
         ("core/ragged.py", "    _check(segments, log_prob_A)\n", "    assert bool(log_prob_A.isfinite().all())\n"),
     ],

@@ -230,3 +230,11 @@ def test_tried_advice_comes_first_the_best_of_it_on_top():
         trials=[trial({"num_games": 512}, 1.2), trial({"compile": "on"}, 1.5)],
     )  # fmt: skip
     assert [item.flag for item in advice.advise(profile)] == ["compile", "num_games", "batch_size"]
+
+
+def test_a_change_that_was_tried_only_with_others_is_not_called_untried():
+    (found,) = advice.advise(slow(trial({"batch_size": 1024, "num_games": 512}, 0.5)))
+    assert sentences.advice_tried(found, "en") == "tried only together with --num_games 512: 0.50 times as fast"
+    assert "--num_games 512" in sentences.advice_tried(found, "zh")
+    (found,) = advice.advise(slow())
+    assert sentences.advice_tried(found, "en").startswith("not tried")

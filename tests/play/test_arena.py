@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from movelist.core.errors import DataError
+from movelist.core.errors import GameError
 from movelist.core.settings import PlaySettings
 from movelist.games.catalog import make_game
 from movelist.learn.model import ModelShape, PolicyValueNet
@@ -185,7 +185,9 @@ def test_a_match_of_random_players_is_even():
 
 
 def test_a_return_that_is_no_number_is_no_loss():
-    with pytest.raises(DataError, match=r"a reward is not a finite number: got nan \(scripted, episode 0, step 0"):
+    with pytest.raises(
+        GameError, match=r"returns is not one finite number for each seat: got \[nan, 0.0\], expected 2"
+    ):
         match(RandomPolicy(), RandomPolicy(), Scripted(2, [(0, [1, 2], [np.nan, 0.0])]), num_games=4)
 
 

@@ -8,14 +8,15 @@ import pytest
 import torch
 from safetensors.numpy import load as load_tensors
 
-from movelist.core.errors import CheckpointError, DataError, NonFiniteError, SettingsError
+from movelist.core.errors import CheckpointError, DataError, MissingExtraError, NonFiniteError, SettingsError
 from movelist.core.ragged import Segments
 from movelist.learn.model import ModelShape, PolicyValueNet
-from movelist.play import export, exported, onnx_graph, weights_file
-from movelist.play.export import SUFFIX_OF, export_net, publish, random_lists
+from movelist.play import export, onnx_graph, scorers, weights_file
+from movelist.play.export import export_net, publish, random_lists
 from movelist.play.exported import load_exported
 from movelist.play.policy import NetPolicy, Turns
 from movelist.play.policy_info import describe
+from movelist.play.profiles import profile_named
 
 try:
     import onnx
@@ -72,7 +73,7 @@ def turns_of(net, num_steps, seed=0):
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_file_plays_as_the_network_does(profile, shape, tmp_path):
     net = trained(shape)
-    path = tmp_path / f"policy 名{SUFFIX_OF[profile]}"
+    path = tmp_path / f"policy 名{profile_named(profile).suffix}"
     report = export_net(net, info_of(net), path, profile)
     assert report.num_lists == 200 and report.max_logit_error <= 1e-5
     assert report.num_bytes == path.stat().st_size
@@ -91,7 +92,7 @@ def test_the_file_plays_as_the_network_does(profile, shape, tmp_path):
 @every_profile
 def test_one_very_long_list_among_short_ones(profile, tmp_path, monkeypatch):
     net = trained(SHAPES["bits"])
-    path = tmp_path / f"policy{SUFFIX_OF[profile]}"
+    path = tmp_path / f"policy{profile_named(profile).suffix}"
     export_net(net, info_of(net), path, profile)
     generator = np.random.default_rng(2)
     count_B = np.array([10, 7, 20_000, 1, 9, 8])
@@ -103,9 +104,9 @@ def test_one_very_long_list_among_short_ones(profile, tmp_path, monkeypatch):
         np.arange(6),
     )
     cells = []
-    run = exported.OnnxScorer._run
+    run = scorers.OnnxScorer._run
     monkeypatch.setattr(
-        exported.OnnxScorer,
+        scorers.OnnxScorer,
         "_run",
         lambda self, inputs: cells.append(inputs["actions"].size // 64) or run(self, inputs),
     )
@@ -116,7 +117,7 @@ def test_one_very_long_list_among_short_ones(profile, tmp_path, monkeypatch):
 @every_profile
 def test_a_bad_state_stops_the_game(profile, tmp_path):
     net = trained(SHAPES["bits"])
-    path = tmp_path / f"policy{SUFFIX_OF[profile]}"
+    path = tmp_path / f"policy{profile_named(profile).suffix}"
     export_net(net, info_of(net), path, profile)
     turns = turns_of(net, 3)
     turns.state_BS[1, 4] = np.nan
@@ -129,7 +130,7 @@ def test_a_bad_state_stops_the_game(profile, tmp_path):
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
 def test_a_network_of_half_precision_is_exported_as_its_weights_are(profile, kind, tmp_path):
     net = trained(SHAPES["narrow actions"]).to(kind)
-    path = tmp_path / f"policy{SUFFIX_OF[profile]}"
+    path = tmp_path / f"policy{profile_named(profile).suffix}"
     export_net(net, info_of(net), path, profile)
     assert net.pair_weight.dtype == kind
     expected = NetPolicy(net.float()).log_probs(turns_of(net, 20))
@@ -171,11 +172,11 @@ def test_a_file_that_is_not_equal_is_not_written(profile, tmp_path, monkeypatch)
     other = trained(SHAPES["bits"])
     with torch.no_grad():
         other.state_to_pair.bias[3] += 0.001
-    for module, name in ((weights_file, "to_bytes"), (export.onnx_graph, "build")):
+    for module, name in ((weights_file, "to_bytes"), (onnx_graph, "build")):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda _, *rest, real=real, **more: real(other, *rest, **more))
     with pytest.raises(CheckpointError, match=r"not equal to torch: logit: got .* off, expected at most 1e-05"):
-        export_net(net, info_of(net), tmp_path / f"policy{SUFFIX_OF[profile]}", profile)
+        export_net(net, info_of(net), tmp_path / f"policy{profile_named(profile).suffix}", profile)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -325,7 +326,7 @@ def test_without_onnxruntime_the_extra_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     (tmp_path / "a.onnx").write_bytes(b"")
-    with pytest.raises(exported.MissingExtraError, match=r'pip install "movelist\[onnx\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "movelist\[onnx\]"'):
         load_exported(tmp_path / "a.onnx")
 
 
@@ -362,7 +363,7 @@ def test_an_earlier_policy_taken_up_again_is_published_beside_the_later_ones(tmp
 @needs_onnx
 def test_publishing_onnx_too(tmp_path):
     net = trained(SHAPES["bits"])
-    latest = publish(net, info_of(net, 5), tmp_path, onnx="sentis15")
+    latest = publish(net, info_of(net, 5), tmp_path, profile="sentis15")
     assert latest == {"policy_version": 5, "weights": "policy-5.safetensors", "onnx": "policy-5.onnx"}
     assert load_exported(tmp_path / "policy-5.onnx").scorer.padded
 

@@ -9,7 +9,7 @@ import torch
 from movelist.core import action_ids
 from movelist.core.errors import DataError, GameError
 from movelist.core.settings import PlaySettings
-from movelist.data.episode import OTHER, POLICY, concatenate
+from movelist.data.episode import OTHER, POLICY, REFUSED_TWICE, concatenate
 from movelist.games.catalog import make_game
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.learn.parallel import World
@@ -513,6 +513,4 @@ def test_an_action_named_twice_is_told_the_cure():
     game = Scripted(2, [(0, [3, 3], [0.0, 0.0])])
     with pytest.raises(DataError) as caught:
         SelfPlay(game, PlaySettings()).collect(RandomPolicy(), 2)
-    assert str(caught.value).endswith(
-        "Name each action once, as list(dict.fromkeys(actions)) does; the chosen index then refers to that list."
-    )
+    assert str(caught.value).endswith(REFUSED_TWICE)

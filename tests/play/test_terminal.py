@@ -170,14 +170,15 @@ def test_openspiels_games_can_be_played(name):
 
 def test_the_command_names_a_wrong_seat_and_seed(tmp_path, monkeypatch):
     from movelist import policy_commands as commands
-    from movelist.run import players
+    from movelist.run import api
 
-    monkeypatch.setattr(players, "load_player", lambda path, game, greedy: (Bot(), Race()))
+    (play,) = (command for command in commands.COMMANDS if command.name == "play")
+    monkeypatch.setattr(api, "load_player", lambda path, game, greedy: (Bot(), Race()))
     with pytest.raises(SettingsError, match="no such seat: got --seat 2, expected 0 to 1"):
-        commands.run(commands.Play(policy=tmp_path, seat=2))
+        play.run(commands.Play(policy=tmp_path, seat=2), [])
     for seed in (-1, 2**63):
         with pytest.raises(SettingsError, match=rf"--seed cannot be used: got {seed}, expected 0 to 2\^63 - 1"):
-            commands.run(commands.Play(policy=tmp_path, seed=seed))
+            play.run(commands.Play(policy=tmp_path, seed=seed), [])
     answers = iter(["1"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(answers))
-    assert commands.run(commands.Play(policy=tmp_path)) == 0
+    assert play.run(commands.Play(policy=tmp_path), []) == 0

@@ -484,7 +484,7 @@ if __name__ == "__main__":
                    device="cpu", tensorboard=False, eval_games=0)
 """
     with started(tmp_path, script) as process:
-        assert any(" update 1 " in line for line in process.stdout)
+        assert any("update 1 " in line for line in process.stdout)
         pids = [child.pid for child in psutil.Process(process.pid).children()]
         assert len(pids) >= 2  # and multiprocessing's resource tracker
         os.killpg(process.pid, signal.SIGINT)

@@ -228,3 +228,10 @@ def test_watching_publishes_onnx_too(tmp_path):
     assert player.info.policy_version == 1
     # The version before was published before the first update: the engine can play from the start.
     assert (out / "policies" / "policy-0.onnx").is_file()
+
+
+def test_an_unknown_profile_to_publish_is_refused_before_anything_is_read(tmp_path, capsys):
+    words = ["--data", str(tmp_path / "games"), "--watch", "--publish=tflite", "--out", str(tmp_path / "run")]
+    assert cli.main(["train", *words]) == 2
+    assert "there is no such profile: got tflite, expected ort, sentis15 or weights" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -100,15 +100,15 @@ def test_a_path_can_be_typed_as_it_is_shown(name):
 
 def test_the_same_settings_go_on_whatever_the_goals_are(run):
     again = TrainSettings.from_flat({"game": "odd", "hidden_dim": 16, "out": str(run.path)})
-    assert going_on(again, "odd").run.resume == run.path
+    assert going_on(again).run.resume == run.path
     further = replace(again, run=replace(again.run, total_steps=7, max_seconds=1.0))
-    resumed = going_on(further, "odd")
+    resumed = going_on(further)
     assert (resumed.run.resume, resumed.run.total_steps, resumed.run.out) == (run.path, 7, run.path)
 
 
 def test_other_settings_are_refused_and_named(run):
-    other = TrainSettings.from_flat({"game": "odd", "hidden_dim": 32, "lr": 0.1, "out": str(run.path)})
-    assert refusal(going_on, other, "even") == (
+    other = TrainSettings.from_flat({"game": "even", "hidden_dim": 32, "lr": 0.1, "out": str(run.path)})
+    assert refusal(going_on, other) == (
         "the folder already holds another run: got --game even instead of odd, --hidden_dim 32 instead of 16, "
         f"--lr 0.1 instead of 0.0005 ({run.path}). Go on with that one: movelist train --resume {quoted(run.path)}; "
         "or choose another folder with --out."
@@ -118,13 +118,13 @@ def test_other_settings_are_refused_and_named(run):
 @pytest.mark.parametrize("out", [None, "new"])
 def test_a_folder_without_a_run_starts_one(tmp_path, out):
     settings = TrainSettings.from_flat({"game": "odd", "out": out and str(tmp_path / out)})
-    assert going_on(settings, "odd") is settings
+    assert going_on(settings) is settings
 
 
 def test_a_folder_with_checkpoints_but_without_settings_is_refused(run):
     (run.path / "settings.json").unlink()
     settings = TrainSettings.from_flat({"game": "odd", "out": str(run.path)})
-    assert "expected a folder with settings.json" in refusal(going_on, settings, "odd")
+    assert "expected a folder with settings.json" in refusal(going_on, settings)
 
 
 # --- The best one

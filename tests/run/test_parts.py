@@ -215,6 +215,21 @@ def test_only_the_learners_seats_are_learned_from(workers, tmp_path):
     training.update(training.prepare(episodes))
 
 
+class WithoutValues(movelist.Network):
+    def forward(self, *arguments):
+        raise AssertionError("it cannot be made")
+
+
+class WithoutForward(movelist.Network):
+    def values(self, state_BS):
+        raise AssertionError("it is refused before")
+
+
+class Nothing:
+    def collect(self, policy, num_episodes):
+        raise AssertionError("nobody should ask")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -222,7 +237,12 @@ def test_only_the_learners_seats_are_learned_from(workers, tmp_path):
         ({"opponents": [3]}, "this is not a policy: got int, expected an object with choose"),
         ({"opponents": []}, "opponents need a policy at least"),
         ({"loss": "ppo"}, "loss has to be callable: got str"),
+        ({"opponents": [movelist.RandomPolicy()], "data": ["games.jsonl"]}, "opponents play in self-play only"),
+        ({"opponents": [movelist.RandomPolicy()], "source": Nothing()}, "opponents play in self-play only"),
+        ({"source": Nothing(), "data": ["games.jsonl"]}, "episodes can come from one place only"),
         ({"net": Encoder(4, 8)}, "this net cannot be found again by name"),
+        ({"net": f"{__file__}:WithoutValues"}, "the network cannot be made: got .*abstract.*values"),
+        ({"net": f"{__file__}:WithoutForward"}, "a network has no forward: got WithoutForward"),
         (
             {"net": f"{__file__}:Encoder", "state_encoder": Encoder},
             "has its state encoder inside",

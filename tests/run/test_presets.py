@@ -91,7 +91,7 @@ def test_the_command_line_names_what_is_not_the_default_and_is_read_back() -> No
 
 def test_python_takes_presets_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[TrainSettings] = []
-    monkeypatch.setattr(api, "train_settings", lambda settings: seen.append(settings))
+    monkeypatch.setattr(api, "train_settings", lambda settings, game, parts: seen.append(settings))
     api.train("kuhn_poker", preset="guide", batch_size=99)
     assert (seen[0].update.batch_size, seen[0].update.update_frequency) == (99, 5)
 

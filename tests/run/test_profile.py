@@ -16,9 +16,10 @@ import torch
 
 from movelist import cli
 from movelist.core import metrics
-from movelist.core.errors import DataError, MissingExtraError, NonFiniteError, SettingsError
+from movelist.core.errors import DataError, GameError, MissingExtraError, NonFiniteError, SettingsError
 from movelist.core.profile_settings import ProfileSettings
 from movelist.core.settings import TrainSettings
+from movelist.learn import learner
 from movelist.learn.learner import Learner
 from movelist.measure import texts_zh
 from movelist.measure.findings import Profile, read_profile, write_profile
@@ -247,7 +248,7 @@ def test_watching_cannot_be_profiled() -> None:
         ProfileSettings(train=TrainSettings.from_flat({"data": ["x"], "watch": True}))
 
 
-def test_a_number_that_goes_bad(tmp_path: Path) -> None:
+def test_a_game_that_shows_a_bad_number(tmp_path: Path) -> None:
     class Sick(Odd):
         def new_state(self, seed: int) -> Any:
             state = super().new_state(seed)
@@ -256,8 +257,15 @@ def test_a_number_that_goes_bad(tmp_path: Path) -> None:
             return state
 
     settings = ProfileSettings(train=TrainSettings.from_flat(SMALL | {"game": "odd"}))
-    with pytest.raises(NonFiniteError):
+    with pytest.raises(GameError, match="an observation is not finite"):
         profile(settings, tmp_path, command="", say=lambda text: None, game=Sick())
+
+
+def test_a_number_that_goes_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner.returns, "normalized", lambda advantage_N, whole: advantage_N * np.nan)
+    settings = ProfileSettings(train=TrainSettings.from_flat(SMALL | {"game": "odd"}))
+    with pytest.raises(NonFiniteError):
+        profile(settings, tmp_path, command="", say=lambda text: None, game=Odd())
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

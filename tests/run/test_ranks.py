@@ -26,6 +26,7 @@ from movelist.learn import loss as losses
 from movelist.learn import parallel
 from movelist.run import checkpoint
 from movelist.run.training import Training
+from movelist.run.watched import Watched
 
 pytest.importorskip("pyspiel", reason="the command line knows OpenSpiel's games")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="several processes are not tested on Windows")
@@ -85,14 +86,14 @@ def stop_waiting():
     """Ask this process to stop once it waits for an engine after two updates."""
 
     def make(tired):
-        def changed(training):
-            if training.learner.num_updates == 2:
+        def changed(supply):
+            if supply.version() == 2:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return tired(training)
+            return tired(supply)
 
         return changed
 
-    return patched(Training, "_tired", make)
+    return patched(Watched, "_tired", make)
 
 
 # --- Without a fault

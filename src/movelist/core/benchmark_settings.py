@@ -17,7 +17,7 @@ class BenchmarkSettings:
     """The command that has these flags."""
 
     game: str = "dou_dizhu"
-    """The game whose steps are measured, played by random players."""
+    """The game whose steps are measured, named as in train, played by random players."""
 
     data: tuple[Path, ...] = ()
     """Recordings, or folders of them, to take the steps from instead; --game does not count then."""

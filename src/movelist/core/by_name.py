@@ -71,6 +71,31 @@ def name_of(thing: object) -> str | None:
     return f"{module}:{attribute}"
 
 
+def with_whole_path(name: str) -> str:
+    """The same name from any folder: a file's path from the root; a module's name stays as it is.
+
+    Raises:
+        SettingsError: The text can name nothing.
+    """
+    place, _, _ = _parse(name)
+    return str(Path(place).resolve()) + name[len(place) :] if place.endswith(".py") else name
+
+
+def files_in(pickled: bytes) -> list[str]:
+    """The files that a pickle needs of those that `find` imported: another process imports them before it unpickles."""
+    files = [(name, module) for name, module in list(sys.modules.items()) if name.startswith(_FILES)]
+    return [str(module.__file__) for name, module in files if name.encode() in pickled]
+
+
+def import_file(path: str) -> None:
+    """Import what another process's `files_in` named.
+
+    Raises:
+        SettingsError: The file is not there, or it raised while it was imported.
+    """
+    _file(path, path)
+
+
 _FILES = "movelist_file_"
 T = TypeVar("T")
 
@@ -82,15 +107,9 @@ _NAME = re.compile(r"(?P<place>.+?):(?P<attribute>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?
 def _parse(name: str) -> tuple[str, str, dict[str, Any]]:
     """(module or file, attribute, keywords)."""
     match = _NAME.fullmatch(name)
-    try:
-        if match is None:
-            raise ValueError
-        call = ast.parse(f"f{match['keywords'] or '()'}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
-            raise ValueError
-        keywords = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
-    except (ValueError, SyntaxError):
-        raise SettingsError("this names no code", got=name, expected=EXAMPLES) from None
+    keywords = None if match is None else keywords_in(match["keywords"] or "")
+    if match is None or keywords is None:
+        raise SettingsError("this names no code", got=name, expected=EXAMPLES)
     return match["place"], match["attribute"], keywords
 
 
@@ -102,6 +121,17 @@ def plain_call(text: str) -> tuple[str, dict[str, Any]]:
     """
     _, attribute, keywords = _parse(f"a:{text}")
     return attribute, keywords
+
+
+def keywords_in(brackets: str) -> dict[str, Any] | None:
+    """The keywords in brackets behind a name, as in "(heads=4)", none in ""; None if they are no plain values."""
+    try:
+        call = ast.parse(f"f{brackets or '()'}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or any(word.arg is None for word in call.keywords):
+            return None
+        return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+    except (ValueError, SyntaxError):
+        return None
 
 
 def _module(place: str, name: str) -> ModuleType:

@@ -80,6 +80,12 @@ class MissingExtraError(MovelistError):
 
     exit_code = 2
 
+    @classmethod
+    def of(cls, what: str, extra: str, error: ImportError) -> MissingExtraError:
+        """The error where something needs an extra, as in `of("RLCard's games need", "rlcard", error)`."""
+        do = f'Install it with: pip install "movelist[{extra}]".'
+        return cls(f"{what} an extra that is not installed", got=str(error), do=do)
+
 
 class CheckpointError(MovelistError):
     """A run folder or a checkpoint cannot be used."""

@@ -268,7 +268,7 @@ class DataSettings:
     watch: bool = False
     """Wait for new episodes in the one folder of --data, and publish the policy after each update: see --publish."""
 
-    publish: Literal["weights", "ort", "sentis15"] = "weights"
+    publish: str = "weights"
     """What --watch writes to the run's folder "policies" for the engine: always policy-VERSION.safetensors; with "ort"
     or "sentis15" policy-VERSION.onnx, too; then latest.json, which names them."""
 
@@ -286,8 +286,9 @@ class TrainSettings:
     """Train a policy by self-play, or from recorded episodes (--data)."""
 
     game: str | None = None
-    """An OpenSpiel game, with parameters if it has any: "leduc_poker(players=3)". None is dou_dizhu, or with --data the
-    game that the recordings name, which then need not be installed."""
+    """An OpenSpiel game, with parameters if it has any: "leduc_poker(players=3)"; pettingzoo:classic/connect_four_v3;
+    rlcard:doudizhu; or your own, file.py:Class or module:Class, which is imported. None is dou_dizhu, or with --data
+    the game that the recordings name, which then need not be installed."""
 
     model: ModelSettings = field(default_factory=ModelSettings)
     update: UpdateSettings = field(default_factory=UpdateSettings)
@@ -369,7 +370,7 @@ class RecordSettings:
     """File to write: .jsonl, .jsonl.gz or .arrows."""
 
     game: str = "dou_dizhu"
-    """An OpenSpiel game."""
+    """The game, named as in train."""
 
     policy: str = "random"
     """A run folder, RUN@best, a checkpoint or an exported file, which draw by probability; "random", file.py:Bot or

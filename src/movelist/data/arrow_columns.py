@@ -6,20 +6,25 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from movelist.core.errors import DataError
-from movelist.data.episode import Episodes
+from movelist.data.column import Column
+from movelist.data.episode import Episodes, arguments
 from movelist.data.record_format import (
     ARROW_FIELDS,
     CONTROLLER_NAMES,
     DTYPES,
     Header,
     Widths,
+    arrow_name,
+    arrow_type,
     check_header,
+    declared_columns,
     rows_crc,
 )
 from movelist.data.record_rules import LOOKING_BACK, LOOKING_ON, NO_REWARD, NO_VERSION, Columns
@@ -89,8 +94,13 @@ def check_schema(schema: pa.Schema) -> None:
     for name in ("episode", "player", "state", "actions", "chosen", "end", "players"):
         if name not in schema.names:
             raise DataError("a column is missing", expected=name, where=name)
+    for column in extra_columns(schema):
+        name, kind = arrow_name(column), arrow_type(column, column.width or 0)
+        if name not in schema.names:
+            raise DataError("a column is missing", expected=name, where=name)
+        checks[name] = kind.__eq__
     for field in schema:
-        if field.name not in ARROW_FIELDS or schema.names.count(field.name) > 1:
+        if field.name not in checks or schema.names.count(field.name) > 1:
             raise DataError(
                 "there is no such column, or twice", got=field.name, expected=sorted(ARROW_FIELDS), where=field.name
             )
@@ -110,6 +120,19 @@ def check_schema(schema: pa.Schema) -> None:
         final = schema.field("final_states").type.value_type
         if (final.value_type, final.list_size) != (state.value_type, state.list_size):
             raise DataError("final states are no states", got=str(final), expected=str(state), where="final_states")
+
+
+def extra_columns(schema: pa.Schema) -> tuple[Column, ...]:
+    """The further columns that a stream's metadata declare.
+
+    Raises:
+        DataError: They cannot be read.
+    """
+    said = (schema.metadata or {}).get(b"columns", b"[]")
+    try:
+        return declared_columns(msgspec.json.decode(said, type=list[dict[str, Any]]), "columns")
+    except msgspec.MsgspecError as error:
+        raise DataError("the columns in the schema's metadata cannot be read", got=error, where="columns") from None
 
 
 def extra_widths(rows: dict[str, Any]) -> tuple[int, int]:
@@ -194,9 +217,9 @@ def columns_of_rows(rows: dict[str, Any], offsets: Array, widths: Widths, places
         truncated_E=pc.equal(ends["end"], "truncated").to_numpy(zero_copy_only=False),
         controller_EP=controller.astype(np.int8).reshape(-1, players),
         final_state_EPS=final_EPS,
+        **arguments({column: _further(column, rows, last, widths) for column in widths.further}),
         num_turns=num_rows,
     )
-    features = rows["action_features"].flatten() if widths.feature_size else None
     return Columns(
         widths=widths,
         raw=raw,
@@ -205,9 +228,18 @@ def columns_of_rows(rows: dict[str, Any], offsets: Array, widths: Widths, places
         has_final_E=has_final_E,
         version_EP=version.reshape(-1, players),
         **places,
-        critic_state_NC=_matrix(rows["critic_state"], widths.critic_size, np.float32) if widths.critic_size else None,
-        feature_AF=None if features is None else _matrix(features, widths.feature_size, np.float32),
     )
+
+
+def _further(column: Column, rows: dict[str, Any], last: Any, widths: Widths) -> Array:
+    """A further column."""
+    values, width = rows[arrow_name(column)], widths.further[column]
+    values = values if column.by_turn else values.take(last)
+    flat = values.flatten() if column.per in ("action", "seat") else values
+    block = _matrix(flat, width, np.dtype(column.dtype))
+    if column.optional and not column.field and flat.null_count:
+        block[flat.is_null().to_numpy(zero_copy_only=False)] = column.fill
+    return block.reshape(-1, widths.num_players, width) if column.per == "seat" else block
 
 
 def episode_crcs(columns: Columns) -> list[int]:
@@ -217,8 +249,7 @@ def episode_crcs(columns: Columns) -> list[int]:
     behind = [raw.chosen_N, np.nan_to_num(raw.reward_N, nan=0.0), np.nan_to_num(raw.log_prob_N, nan=0.0)]
     if columns.reward_NP is not None:
         behind.append(np.nan_to_num(columns.reward_NP, nan=0.0))
-    if columns.critic_state_NC is not None:
-        behind.append(columns.critic_state_NC)
+    behind += [] if raw.critic_state_NC is None else [raw.critic_state_NC]
     rows = [
         np.nan_to_num(raw.return_EP, nan=0.0),
         raw.truncated_E.astype(np.int8),
@@ -234,7 +265,8 @@ def episode_crcs(columns: Columns) -> list[int]:
         parts += [column[e : e + 1] for column in rows]
         if columns.has_final_E[e] and raw.final_state_EPS is not None:
             parts.append(raw.final_state_EPS[e])
-        if columns.feature_AF is not None:
-            parts.append(columns.feature_AF[actions])
+        parts += [] if raw.feature_AF is None else [raw.feature_AF[actions]]
+        places: dict[str, Any] = {"step": slice(start, stop), "action": actions, "episode": e, "seat": e}
+        parts += [array[places[column.per]] for column, array in raw.extra.items()]
         crcs.append(rows_crc(parts))
     return crcs

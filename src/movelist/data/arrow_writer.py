@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from movelist.data.arrow_columns import SEATS, episode_crcs
-from movelist.data.record_format import arrow_schema
+from movelist.data.record_format import arrow_name, arrow_schema
 from movelist.data.record_rules import LOOKING_ON, NO_VERSION, Columns
 
 Array = NDArray[Any]
@@ -111,12 +111,13 @@ def _arrays(columns: Columns, lists: bool) -> dict[str, Any]:
     final = none if raw.final_state_EPS is None else raw.final_state_EPS[has_final]
     rows = pa.FixedSizeListArray.from_arrays(pa.array(final.reshape(-1)), size)
     arrays["final_states"] = _at(raw.num_steps, last[has_final], _rows_of(rows, len(final), columns.widths.num_players))
-    if columns.critic_state_NC is not None:
-        flat = pa.array(columns.critic_state_NC.reshape(-1))
-        arrays["critic_state"] = pa.FixedSizeListArray.from_arrays(flat, columns.widths.critic_size)
-    if columns.feature_AF is not None:
-        rows = pa.FixedSizeListArray.from_arrays(pa.array(columns.feature_AF.reshape(-1)), columns.widths.feature_size)
-        arrays["action_features"] = pa.ListArray.from_arrays(pa.array(raw.action_offsets, pa.int32()), rows)
+    for column, values in raw.further().items():
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[-1])
+        if column.per == "action":
+            rows = pa.ListArray.from_arrays(pa.array(raw.action_offsets, pa.int32()), rows)
+        elif column.per == "seat":
+            rows = _rows_of(rows, len(last), columns.widths.num_players)
+        arrays[arrow_name(column)] = rows if column.by_turn else _at(raw.num_steps, last, rows)
     return arrays
 
 

@@ -17,13 +17,15 @@ from movelist.data.arrow_columns import (
     check_schema,
     columns_of_rows,
     episode_crcs,
+    extra_columns,
     extra_widths,
     metadata,
     null_rows,
 )
 from movelist.data.arrow_frames import Frame, content, frame_at, frames
+from movelist.data.column import Column
 from movelist.data.episode import offsets_of
-from movelist.data.record_format import Widths
+from movelist.data.record_format import Widths, arrow_name
 from movelist.data.record_rules import Columns, Position, Problem
 
 Array = NDArray[Any]
@@ -62,6 +64,7 @@ class _Reader:
         self.pending: list[pa.RecordBatch] = []
         self.after_gap = self.stopped = False
         self.schema: pa.Schema | None = None
+        self.declared: tuple[Column, ...] = ()  # the schema's further columns
         self.stream: tuple[int, tuple[int, ...], str, str] = (0, (), "", "")  # where its schema begins; what that says
         if start.offset:
             opened = frame_at(file, start.stream, file.seek(0, 2))
@@ -105,7 +108,7 @@ class _Reader:
             schema = pa.ipc.read_schema(self._message(frame))
             self.stream = (frame.start, *metadata(schema))
             check_schema(schema)
-            self.schema = schema
+            self.schema, self.declared = schema, extra_columns(schema)
         except DataError as error:
             self._tell("header", error.what, str(error.where), got=error.got, expected=error.expected)
         except BROKEN as error:
@@ -219,8 +222,8 @@ class _Reader:
                 for start in starts.tolist():
                     fault(start, False, "width", "an episode has no players", "players")
                 return faults
-            self.widths = Widths(game, int(seats_E[seats_E > 0][0]), shape, dtype, *extra_widths(rows))
-        here = Widths(game, self.widths.num_players, shape, dtype, *extra_widths(rows))
+            self.widths = Widths(game, int(seats_E[seats_E > 0][0]), shape, dtype, *extra_widths(rows), self.declared)
+        here = Widths(game, self.widths.num_players, shape, dtype, *extra_widths(rows), self.declared)
         if difference := self.widths.difference(here):
             for e in range(len(starts)):
                 fault(int(starts[e]), False, "width", "an episode is of another kind than its file or the run",
@@ -243,11 +246,30 @@ class _Reader:
             for row in np.flatnonzero(lengths != players).tolist():
                 fault(row, True, "width", "reward has not one entry for each seat", "reward", expected=players)
         self._name_faults(rows, stops, fault)
-        if self.widths.feature_size:
-            same = pc.equal(pc.list_value_length(rows["actions"]), pc.list_value_length(rows["action_features"]))
-            for row in np.flatnonzero(~pc.fill_null(same, False).to_numpy(zero_copy_only=False)).tolist():
-                fault(row, True, "width", "there is not one row of features for each legal action", "action_features")
+        self._further_faults(rows, stops, fault)
         return faults
+
+    def _further_faults(self, rows: dict[str, Any], stops: Array, fault: Any) -> None:
+        """Further columns without a row for each."""
+        for column in self.widths.further if self.widths else ():
+            values, one = rows[arrow_name(column)], "of features for each legal action"
+            if column.per == "action":
+                one = one if column.field else "for each action"
+                same = pc.equal(pc.list_value_length(rows["actions"]), pc.list_value_length(values))
+                for row in np.flatnonzero(~pc.fill_null(same, False).to_numpy(zero_copy_only=False)).tolist():
+                    fault(row, True, "width", f"there is not one row {one}", column.label)
+            elif column.per == "step" and not column.field and not column.optional:
+                for row in null_rows(values):
+                    fault(row, True, "field", "a value is missing", column.label, expected="a value in each row")
+            elif not column.by_turn:
+                of_ends = values.take(pa.array(stops - 1))
+                wrong = np.array(of_ends.is_null())
+                if column.per == "seat":
+                    seats = pc.fill_null(pc.list_value_length(of_ends), -1).to_numpy(zero_copy_only=False)
+                    wrong = seats != self.widths.num_players  # type: ignore[union-attr]
+                for e in np.flatnonzero(wrong).tolist():
+                    fault(int(stops[e]) - 1, False, "field", "a value is missing", column.label,
+                          expected=f"one for each {column.per} in the row of the last step")  # fmt: skip
 
     def _name_faults(self, rows: dict[str, Any], stops: Array, fault: Any) -> None:
         """Words that the format does not know."""

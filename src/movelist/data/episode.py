@@ -17,15 +17,16 @@ Dimensions here: N steps, E episodes, A legal actions of all steps, S state widt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from movelist.core.action_ids import listed_twice, to_text
 from movelist.core.errors import DataError
+from movelist.data.column import Column, Per, declared
 
 # Beyond it no number of an episode is taken: its square, a million times, is the most that float32 holds, as in the
 # length of a gradient; and float64 counts whole points up to there, also in sums.
@@ -52,6 +53,8 @@ def everything(count: int) -> slice:
 class Episodes:
     """Whole games as columns; `check` says whether they keep the rules.
 
+    A column is declared here and nowhere else: what picks, joins, keeps and sends episodes follows the declarations.
+
     Attributes:
         state_NS: float32, float16 or uint8 [N, S]; what the mover knew.
         player_N: int64 [N], the mover's seat.
@@ -65,21 +68,31 @@ class Episodes:
         truncated_E: bool [E], cut off before the end.
         final_state_EPS: [E, P, S], each seat's view of where a truncated episode stopped; None if none was.
         controller_EP: int8 [E, P]: POLICY, HUMAN or OTHER.
+        critic_state_NC: float32 [N, C], what a critic may know beyond the state; None without.
+        feature_AF: float32 [A, F], what is known of each legal action beside its id; None without.
+        extra: Further columns, each [rows, width], by their declarations; see `Column`.
         num_turns: All turns of all players, forced ones too, however many of them are steps here.
     """
 
-    state_NS: Array
-    player_N: Array
+    state_NS: Array = field(metadata=declared("step", np.float32, None))
+    player_N: Array = field(metadata=declared("step", np.int64))
     action_offsets: Array
-    action_id_A: Array
-    chosen_N: Array
-    log_prob_N: Array
-    reward_N: Array
+    action_id_A: Array = field(metadata=declared("action", np.int64))
+    chosen_N: Array = field(metadata=declared("step", np.int64))
+    log_prob_N: Array = field(metadata=declared("step", np.float32))
+    reward_N: Array = field(metadata=declared("step", np.float64))
     episode_offsets: Array
-    return_EP: Array
-    truncated_E: Array
-    controller_EP: Array
-    final_state_EPS: Array | None = None
+    return_EP: Array = field(metadata=declared("seat", np.float64))
+    truncated_E: Array = field(metadata=declared("episode", np.bool_))
+    controller_EP: Array = field(metadata=declared("seat", np.int8))
+    final_state_EPS: Array | None = field(default=None, metadata=declared("seat", np.float32, None, optional=True))
+    critic_state_NC: Array | None = field(
+        default=None, metadata=declared("step", np.float32, None, optional=True, field="critic_state")
+    )
+    feature_AF: Array | None = field(
+        default=None, metadata=declared("action", np.float32, None, optional=True, field="action_features")
+    )
+    extra: Mapping[Column, Array] = field(default_factory=dict)
     num_turns: int = 0
 
     @property
@@ -106,6 +119,22 @@ class Episodes:
     def episode_N(self) -> Array:
         """int64 [N], each step's episode."""
         return np.repeat(np.arange(self.num_episodes), np.diff(self.episode_offsets))
+
+    @property
+    def rows(self) -> dict[Per, tuple[int, ...]]:
+        """How many rows a column has, by what they are for."""
+        seats = (self.num_episodes, self.num_players)
+        return {"step": (self.num_steps,), "action": (self.num_actions,), "episode": seats[:1], "seat": seats}
+
+    def columns(self) -> dict[Column, Array]:
+        """All columns that are there."""
+        own = {column: getattr(self, column.name) for column in COLUMNS}
+        return {column: array for column, array in own.items() if array is not None} | dict(self.extra)
+
+    def further(self) -> dict[Column, Array]:
+        """The columns that not all episodes have, but for final states: those of networks that look at more."""
+        own = {column: getattr(self, column.name) for column in FURTHER}
+        return {column: array for column, array in own.items() if array is not None} | dict(self.extra)
 
     def __len__(self) -> int:
         return self.num_episodes
@@ -137,14 +166,14 @@ class Episodes:
         """The same episodes with only the steps where `keep_N` (bool [N]) is true. Rewards are not moved."""
         count_N = np.diff(self.action_offsets)
         kept_before = np.concatenate([[0], np.cumsum(keep_N)])
+        keep = {"step": keep_N, "action": np.repeat(keep_N, count_N)}
         columns = {
-            name: getattr(self, name)[keep_N] for name in ("state_NS", "player_N", "chosen_N", "log_prob_N", "reward_N")
+            column: array[keep[column.per]] if column.per in keep else array for column, array in self.columns().items()
         }
         return replace(
             self,
-            **columns,
+            **arguments(columns),
             action_offsets=offsets_of(count_N[keep_N]),
-            action_id_A=self.action_id_A[np.repeat(keep_N, count_N)],
             episode_offsets=kept_before[self.episode_offsets],
         )
 
@@ -152,17 +181,11 @@ class Episodes:
         """Some episodes in the given order; `num_turns` is not known of a part, so it becomes the number of steps."""
         step_N = ranges(self.episode_offsets, index_E)
         action_A = ranges(self.action_offsets, step_N)
-        columns = {
-            name: getattr(self, name)[step_N] for name in ("state_NS", "player_N", "chosen_N", "log_prob_N", "reward_N")
-        }
-        rows = {name: getattr(self, name)[index_E] for name in ("return_EP", "truncated_E", "controller_EP")}
+        row = {"step": step_N, "action": action_A, "episode": index_E, "seat": index_E}
         return Episodes(
-            **columns,
-            **rows,
+            **arguments({column: array[row[column.per]] for column, array in self.columns().items()}),
             action_offsets=offsets_of(np.diff(self.action_offsets)[step_N]),
-            action_id_A=self.action_id_A[action_A],
             episode_offsets=offsets_of(np.diff(self.episode_offsets)[index_E]),
-            final_state_EPS=None if self.final_state_EPS is None else self.final_state_EPS[index_E],
             num_turns=len(step_N),
         )
 
@@ -185,6 +208,17 @@ class Episodes:
         """Only the steps of seats that the policy moved."""
         mine_N = self.controller_EP[self.episode_N, self.player_N] == POLICY
         return self if mine_N.all() else self.select_steps(mine_N)
+
+
+COLUMNS = tuple(Column(column.name, **column.metadata) for column in fields(Episodes) if column.metadata)
+_OWN = frozenset(COLUMNS)
+FURTHER = tuple(column for column in COLUMNS if column.field)  # optional ones that games and recordings may have
+
+
+def arguments(columns: Mapping[Column, Array]) -> dict[str, Any]:
+    """Columns as arguments of `Episodes`: its own by their names, the others as `extra`."""
+    own = {column.name: array for column, array in columns.items() if column in _OWN}
+    return own | {"extra": {column: array for column, array in columns.items() if column not in _OWN}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,22 +296,34 @@ def concatenate(parts: Sequence[Episodes]) -> Episodes:
     widths = {(part.state_NS.shape[1], part.num_players, part.state_NS.dtype) for part in parts}
     if len(widths) > 1:
         raise DataError("episodes differ in state width, players or dtype", got=sorted(map(str, widths)))
-    plain = ("state_NS", "player_N", "action_id_A", "chosen_N", "log_prob_N", "reward_N", "return_EP", "truncated_E")
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in (*plain, "controller_EP")}
-    final = None
-    if any(part.final_state_EPS is not None for part in parts):
-        state_size = parts[0].state_NS.shape[1]
-        empty = [np.zeros((len(part), part.num_players, state_size), part.state_NS.dtype) for part in parts]
-        final = np.concatenate(
-            [e if p.final_state_EPS is None else p.final_state_EPS for p, e in zip(parts, empty, strict=True)]
-        )
+    present = [part.columns() for part in parts]
+    joined: dict[Column, Array] = {}
+    for column in {column: None for columns in present for column in columns}:
+        first = next(columns[column] for columns in present if column in columns)
+        if not column.optional and not all(column in columns for columns in present):
+            raise DataError("some episodes have a column that others lack", got=column.name)
+        arrays = [
+            columns[column] if column in columns else column.filled(part.rows[column.per], first)
+            for columns, part in zip(present, parts, strict=True)
+        ]
+        sizes = {array.shape[len(part.rows[column.per]) :] for array, part in zip(arrays, parts, strict=True)}
+        if len(sizes) > 1:
+            raise DataError("episodes differ in the width of a column", got=sorted(sizes), where=column.name)
+        joined[column] = np.concatenate(arrays)
     return Episodes(
-        **columns,
+        **arguments(joined),
         action_offsets=offsets_of(np.concatenate([np.diff(part.action_offsets) for part in parts])),
         episode_offsets=offsets_of(np.concatenate([np.diff(part.episode_offsets) for part in parts])),
-        final_state_EPS=final,
         num_turns=sum(part.num_turns for part in parts),
     )
+
+
+def no_episodes(state_size: int, num_players: int, state_dtype: DTypeLike = np.float32) -> Episodes:
+    """No episodes, of these widths."""
+    rows: dict[Per, tuple[int, ...]] = {"step": (0,), "action": (0,), "episode": (0,), "seat": (0, num_players)}
+    columns = {column: np.zeros(rows[column.per], column.dtype) for column in COLUMNS if not column.optional}
+    none = Episodes(**arguments(columns), action_offsets=np.zeros(1, np.int64), episode_offsets=np.zeros(1, np.int64))
+    return replace(none, state_NS=np.zeros((0, state_size), state_dtype))
 
 
 def credit(score_N: Array, player_N: Array, episode_offsets: Array, return_EP: Array) -> Array:
@@ -307,14 +353,11 @@ def _check_shapes(episodes: Episodes, where: str) -> None:
     if episodes.return_EP.ndim != 2:
         got = f"shape {list(episodes.return_EP.shape)}"
         _refuse("returns have the wrong form", where, "return_EP", got=got, expected="[E, P]")
-    for name, kinds in (("player_N", "iu"), ("chosen_N", "iu"), ("truncated_E", "b"), ("controller_EP", "iu")):
-        if getattr(episodes, name).dtype.kind not in kinds:
-            expected = "bool" if kinds == "b" else "an integer"
-            _refuse("a column has the wrong dtype", where, name, got=getattr(episodes, name).dtype, expected=expected)
+    rows = episodes.rows
+    for column, array in episodes.columns().items():
+        if column.name not in ("action_id_A", "final_state_EPS"):  # held below
+            column.check(array, rows[column.per], where)
     steps, players = episodes.num_steps, episodes.num_players
-    for name in ("state_NS", "chosen_N", "log_prob_N", "reward_N"):
-        if len(getattr(episodes, name)) != steps:
-            _refuse("columns differ in length", where, name, got=len(getattr(episodes, name)), expected=steps)
     if episodes.state_NS.ndim != 2 or episodes.state_NS.dtype not in (np.float32, np.float16, np.uint8):
         got = f"{episodes.state_NS.dtype} {list(episodes.state_NS.shape)}"
         _refuse("states have the wrong form", where, "state_NS", got=got, expected="float32, float16 or uint8 [N, S]")
@@ -322,19 +365,15 @@ def _check_shapes(episodes: Episodes, where: str) -> None:
         _refuse(
             "action ids have the wrong dtype", where, "action_id_A", got=episodes.action_id_A.dtype, expected="int64"
         )
-    for name, end, rows in (
+    for name, end, num_rows in (
         ("action_offsets", episodes.num_actions, steps),
         ("episode_offsets", steps, episodes.num_episodes),
     ):
         offsets = getattr(episodes, name)
         falls = name == "episode_offsets" and (np.diff(offsets) < 0).any()  # a fall in the other is an empty list
-        if len(offsets) != rows + 1 or offsets[0] != 0 or offsets[-1] != end or falls:
+        if len(offsets) != num_rows + 1 or offsets[0] != 0 or offsets[-1] != end or falls:
             got = f"{len(offsets)} offsets ending at {offsets[-1] if len(offsets) else 'nothing'}"
-            _refuse("offsets do not cover the column", where, name, got=got, expected=f"{rows + 1} from 0 to {end}")
-    for name in ("return_EP", "controller_EP"):
-        if getattr(episodes, name).shape != (episodes.num_episodes, players):
-            shape = list(getattr(episodes, name).shape)
-            _refuse("columns differ in shape", where, name, got=shape, expected=[episodes.num_episodes, players])
+            _refuse("offsets do not cover the column", where, name, got=got, expected=f"{num_rows + 1} from 0 to {end}")
     if episodes.final_state_EPS is not None:
         form = [episodes.num_episodes, players, episodes.state_NS.shape[1]]
         if list(episodes.final_state_EPS.shape) != form:
@@ -357,9 +396,14 @@ def _check_values(episodes: Episodes, where: str) -> None:
     if episodes.state_NS.dtype != np.uint8:
         finite_N = np.asarray(np.isfinite(episodes.state_NS).all(axis=1))
         rules.append((~finite_N, "state_NS", "a state holds NaN or infinity"))
-    for broken_N, field, what in rules:
+    for broken_N, name, what in rules:
         if broken_N.any():
-            _refuse_step(episodes, int(np.flatnonzero(broken_N)[0]), what, where, field)
+            _refuse_step(episodes, int(np.flatnonzero(broken_N)[0]), what, where, name)
+    for column, broken in not_finite(episodes):
+        if broken.any():
+            first = int(np.flatnonzero(broken)[0])
+            place = episodes.place(first) if column.by_turn else f"episode {first}"
+            _refuse(f"{column.label} holds NaN or infinity", f"{where}, {place}", column.name)
     _check_distinct(episodes, count_N, where)
     broken_E = beyond_reason(episodes.return_EP, 1)
     if broken_E.any():
@@ -374,6 +418,18 @@ def _check_values(episodes: Episodes, where: str) -> None:
     if episodes.truncated_E.any() and episodes.final_state_EPS is None:
         first = np.flatnonzero(episodes.truncated_E)[0]
         _refuse("a truncated episode has no final states", f"{where}, episode {first}", "final_state_EPS")
+
+
+def not_finite(episodes: Episodes) -> Iterator[tuple[Column, Array]]:
+    """Of each further column of floats: which steps, or which episodes, have a number in it that is not finite."""
+    for column, array in episodes.further().items():
+        if array.dtype.kind != "f":
+            continue
+        broken = np.asarray(~np.isfinite(array).reshape(len(array), -1).all(axis=1))
+        if column.per == "action":
+            step_A = np.repeat(np.arange(episodes.num_steps), np.diff(episodes.action_offsets))
+            broken = np.asarray(np.bincount(step_A, broken, episodes.num_steps) > 0)
+        yield column, broken
 
 
 def _check_distinct(episodes: Episodes, count_N: Array, where: str) -> None:

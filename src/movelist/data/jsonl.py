@@ -13,9 +13,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from movelist.core.errors import DataError
-from movelist.data.record_format import FORMAT, Header, Record, Widths, check_header, line_crc
+from movelist.data.column import spoken
+from movelist.data.record_format import FORMAT, Header, Record, Widths, check_header, declared_columns, line_crc
 from movelist.data.record_json import arrays, record_of, stack
-from movelist.data.record_lines import MAX_LINE_BYTES, Bad, explained, lines
+from movelist.data.record_lines import MAX_LINE_BYTES, Bad, explained, is_packed, lines
 from movelist.data.record_rules import Columns, Position, Problem
 
 Report = Callable[[Problem], None]
@@ -64,6 +65,7 @@ class _Reader:
         self.file, self.widths, self.report = file, expected, report
         self.shape: tuple[int, ...] | None = expected.state_shape if expected else None
         self.dtype = expected.state_dtype if expected else "float32"
+        self.declared = expected.columns if expected else ()
         self.decoder = msgspec.json.Decoder(Record)
         self.last_line = 0
         self.other_header = False  # what follows is of another kind
@@ -91,6 +93,7 @@ class _Reader:
             header = msgspec.json.decode(line, type=Header)
             _check_crc(line, header.crc32)
             shape, dtype = check_header(header, f"{self.file}, line {place['line']}")
+            declared = declared_columns(header.columns, f"{self.file}, line {place['line']}, columns")
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return "record"  # which it is not either, and decode says what is wrong with it
         except Bad as bad:
@@ -100,13 +103,18 @@ class _Reader:
             self._tell(Bad("header", error.what, got=error.got, expected=error.expected, field="format"), place)
             return "header"
         if self.widths is None and self.shape is None:
-            self.shape, self.dtype = shape, dtype
+            self.shape, self.dtype, self.declared = shape, dtype, declared
         mine = self.widths.state_size if self.widths else math.prod(self.shape or ())
-        self.other_header = (math.prod(shape), dtype) != (mine, self.dtype)
-        if self.other_header:
-            self._tell(Bad("header", "a header differs, and what follows it is left out", got=f"{shape} {dtype}",
-                           expected=f"{mine} numbers, {self.dtype}", field="state",
-                           do="Record different states into different files."), place)  # fmt: skip
+        facts: tuple[str, str, str] | None = None
+        if (math.prod(shape), dtype) != (mine, self.dtype):
+            facts = "state", f"{shape} {dtype}", f"{mine} numbers, {self.dtype}"
+        elif declared != self.declared:
+            facts = "columns", str(spoken(declared)), str(spoken(self.declared))
+        self.other_header = facts is not None
+        if facts is not None:
+            self._tell(Bad("header", "a header differs, and what follows it is left out", got=facts[1],
+                            expected=facts[2], field=facts[0],
+                            do="Record different states into different files."), place)  # fmt: skip
         return "header"
 
     def decode(self, line: bytes, whole: bool, place: dict[str, Any]) -> Record | None:
@@ -160,6 +168,7 @@ class _Reader:
                 self.dtype,
                 0 if first.critic_state is UNSET else len(first.critic_state),
                 0 if features is UNSET or not features else len(features[0]),
+                self.declared,
             )
         for field, got, expected in (
             ("game", record.game, widths.game),
@@ -199,7 +208,7 @@ class JsonlWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        packed = path.suffix.lower() == ".gz"
+        packed = is_packed(path)
         torn = not packed and path.exists() and _last_byte(path) not in (b"", b"\n")
         self._file: Any = (gzip.open if packed else open)(path, "ab")
         self._file.write(b"\n" * torn)  # what a crash left half written ends here
@@ -209,7 +218,9 @@ class JsonlWriter:
         """Add these episodes."""
         if self._needs_header:
             widths = columns.widths
-            header = {"format": FORMAT, "state_shape": widths.state_shape, "state_dtype": widths.state_dtype}
+            header: dict[str, Any] = {"format": FORMAT, "state_shape": widths.state_shape}
+            header["state_dtype"] = widths.state_dtype
+            header |= {"columns": spoken(widths.columns)} if widths.columns else {}
             self._file.write(_sealed(msgspec.json.encode(header)))
             self._needs_header = False
         for episode in range(len(columns)):

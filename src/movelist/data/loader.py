@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from movelist.core.errors import DataError
 from movelist.core.metrics import span
 from movelist.data import recordings
-from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything
+from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything, no_episodes
 from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
 from movelist.data.record_rules import NO_VERSION, Position, Problem, no_row
-from movelist.data.same_file import distinct, is_leftover
+from movelist.data.same_file import distinct
 from movelist.data.store import Store, Stored, join_stored, outside_table, stored
 
 Array = NDArray[Any]
@@ -232,7 +232,9 @@ def _passed_over(file: Path, files: Sequence[Path]) -> bool:
     """Whether a file that is there is not among the files as a copy or leftover, which version 0.1 took, too."""
     if not file.is_file():
         return False
-    return is_leftover(file, file.parent.parent) or len(distinct([*files, file], lambda text: None)) == len(files)
+    if recordings.is_leftover(file, file.parent.parent):
+        return True
+    return len(distinct([*files, file], lambda text: None)) == len(files)
 
 
 def first_widths(files: Sequence[Path]) -> Widths:
@@ -411,17 +413,4 @@ def _read_ahead(
 
 def nothing(widths: Widths) -> Episodes:
     """No episodes, which is how a Source says that there are no more."""
-    none = np.zeros(0, np.int64)
-    return Episodes(
-        state_NS=np.zeros((0, widths.state_size), DTYPES[widths.state_dtype]),
-        player_N=none,
-        action_offsets=np.zeros(1, np.int64),
-        action_id_A=none,
-        chosen_N=none,
-        log_prob_N=none.astype(np.float32),
-        reward_N=none.astype(np.float64),
-        episode_offsets=np.zeros(1, np.int64),
-        return_EP=np.zeros((0, widths.num_players)),
-        truncated_E=none.astype(bool),
-        controller_EP=np.zeros((0, widths.num_players), np.int8),
-    )
+    return no_episodes(widths.state_size, widths.num_players, DTYPES[widths.state_dtype])

@@ -19,13 +19,13 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from movelist.core.errors import DataError
-from movelist.data.episode import HUMAN, OTHER, POLICY
+from movelist.data.column import Column, further, spoken
+from movelist.data.episode import COLUMNS, FURTHER, HUMAN, OTHER, POLICY
 
 FORMAT = "movelist/1"
 DTYPES: dict[str, type[np.generic]] = {"float32": np.float32, "float16": np.float16, "uint8": np.uint8}
 CONTROLLERS = {"policy": POLICY, "human": HUMAN, "other": OTHER}
 CONTROLLER_NAMES = {number: name for name, number in CONTROLLERS.items()}
-NOT_USED_YET = ("critic_state", "action_features")  # read, checked and kept in recordings; training ignores them
 
 Array = NDArray[Any]
 
@@ -43,6 +43,7 @@ class Step(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=Fa
         log_prob: Of the chosen action, when it was chosen.
         critic_state: What a critic may know beyond the state.
         action_features: A row of numbers for each legal action.
+        extra: The further columns that the header declares, by name: numbers, or a row of them for each legal action.
     """
 
     player: int
@@ -53,6 +54,7 @@ class Step(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=Fa
     log_prob: float | UnsetType = UNSET
     critic_state: list[float] | UnsetType = UNSET
     action_features: list[list[float]] | UnsetType = UNSET
+    extra: dict[str, Any] | UnsetType = UNSET
 
 
 class Player(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -63,7 +65,10 @@ class Player(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """One episode; `crc32` is the last field of its line and covers all bytes before `,"crc32"`."""
+    """One episode; `crc32` is the last field of its line and covers all bytes before `,"crc32"`.
+
+    `extra` holds the declared columns of an episode (numbers) or a seat (a row of numbers for each).
+    """
 
     format: str
     game: str
@@ -73,15 +78,20 @@ class Record(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=
     episode: int | str | UnsetType = UNSET
     returns: list[float] | UnsetType = UNSET
     final_states: list[list[float]] | UnsetType = UNSET
+    extra: dict[str, Any] | UnsetType = UNSET
     crc32: str | UnsetType = UNSET
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A first line of `.jsonl`, or the metadata of `.arrows`; without one, states are flat float32."""
+    """A first line of `.jsonl`, or the metadata of `.arrows`; without one, states are flat float32.
+
+    `columns` declares what `extra` holds; see `Column`.
+    """
 
     format: str
     state_shape: list[int]
     state_dtype: Literal["float32", "float16", "uint8"]
+    columns: list[dict[str, Any]] | UnsetType = UNSET
     crc32: str | UnsetType = UNSET
 
 
@@ -96,6 +106,7 @@ class Widths:
         state_dtype: "float32", "float16" or "uint8".
         critic_size: Width of `critic_state`; 0 without.
         feature_size: Width of a row of `action_features`; 0 without.
+        columns: The further columns.
     """
 
     game: str
@@ -104,6 +115,15 @@ class Widths:
     state_dtype: str = "float32"
     critic_size: int = 0
     feature_size: int = 0
+    columns: tuple[Column, ...] = ()
+
+    @property
+    def further(self) -> dict[Column, int]:
+        """The columns that not all recordings have, and their widths."""
+        own = dict(zip(FURTHER, (self.critic_size, self.feature_size), strict=True))
+        return {column: width for column, width in own.items() if width} | {
+            column: column.width or 0 for column in self.columns
+        }
 
     @property
     def state_size(self) -> int:
@@ -119,6 +139,7 @@ class Widths:
             ("state_dtype", "state_dtype"),
             ("critic_size", "critic_state"),
             ("feature_size", "action_features"),
+            ("columns", "columns"),
         ):
             if getattr(self, name) != getattr(other, name):
                 return field, getattr(self, name), getattr(other, name)
@@ -156,10 +177,8 @@ def arrow_schema(widths: Widths, *, episode: pa.DataType, reward: pa.DataType | 
         "reward": reward or pa.float64(),
         "log_prob": pa.float32(),
     }
-    if widths.critic_size:
-        columns["critic_state"] = pa.list_(pa.float32(), widths.critic_size)
-    if widths.feature_size:
-        columns["action_features"] = pa.list_(pa.list_(pa.float32(), widths.feature_size))
+    for column, width in widths.further.items():
+        columns[arrow_name(column)] = arrow_type(column, width)
     columns["returns"] = pa.list_(pa.float64())
     columns["end"] = pa.utf8()
     columns["final_states"] = pa.list_(state)
@@ -171,10 +190,36 @@ def arrow_schema(widths: Widths, *, episode: pa.DataType, reward: pa.DataType | 
         "state_shape": ",".join(map(str, widths.state_shape)),
         "state_dtype": widths.state_dtype,
     }
+    if widths.columns:
+        metadata["columns"] = msgspec.json.encode(spoken(widths.columns)).decode("ascii")
     return pa.schema(list(columns.items()), metadata=metadata)
 
 
-ARROW_FIELDS = {*Step.__struct_fields__, *Record.__struct_fields__} - {"format", "game", "steps"}
+ARROW_FIELDS = {*Step.__struct_fields__, *Record.__struct_fields__} - {"format", "game", "steps", "extra"}
+
+
+def arrow_name(column: Column) -> str:
+    """A column's name in `.arrows`, where a further one cannot be taken for a field of the format."""
+    return column.field or f"extra.{column.name}"
+
+
+def arrow_type(column: Column, width: int) -> pa.DataType:
+    """A column's type in `.arrows`: what an episode or a seat has stands in the row of the last step."""
+    row = pa.list_(pa.from_numpy_dtype(np.dtype(column.dtype)), width)
+    return pa.list_(row) if column.per in ("action", "seat") else row
+
+
+def declared_columns(columns: Any, where: str) -> tuple[Column, ...]:
+    """The further columns that a header declares.
+
+    Raises:
+        DataError: One cannot be kept.
+    """
+    return (
+        ()
+        if columns is UNSET
+        else further(columns, dict.fromkeys([*ARROW_FIELDS, *(column.name for column in COLUMNS)]), where)
+    )
 
 
 def rows_crc(columns: Sequence[Array]) -> int:

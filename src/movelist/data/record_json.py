@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
 from movelist.core.action_ids import parse
 from movelist.core.errors import DataError
-from movelist.data.episode import Episodes, offsets_of
+from movelist.data.column import Column
+from movelist.data.episode import FURTHER, Episodes, arguments, offsets_of
 from movelist.data.record_format import CONTROLLER_NAMES, CONTROLLERS, DTYPES, FORMAT, Player, Record, Step, Widths
 from movelist.data.record_lines import Bad
 from movelist.data.record_rules import LOOKING_BACK, LOOKING_ON, NO_REWARD, NO_VERSION, Columns
@@ -22,6 +24,7 @@ Array = NDArray[Any]
 def arrays(record: Record, widths: Widths) -> dict[str, Any]:
     """One record as arrays, [T] and so on."""
     steps = record.steps
+    _refuse_undeclared(record, widths)
     counts = [len(step.actions) for step in steps]
     form, reward_T, reward_TP = _rewards(steps, widths.num_players)
     lists: dict[str, Any] = {
@@ -49,25 +52,66 @@ def arrays(record: Record, widths: Widths) -> dict[str, Any]:
                        got=len(record.final_states), expected=widths.num_players)  # fmt: skip
         dtype = DTYPES[widths.state_dtype]
         lists["final"] = _block(record.final_states, widths.state_size, dtype, "final_states", step=-1)
-    return lists | _extras(steps, widths)
+    sizes = dict.fromkeys(FURTHER, 0) | widths.further
+    made = {column: _further(record, column, width, widths.num_players) for column, width in sizes.items()}
+    return lists | {"further": {column: array for column, array in made.items() if array is not None}}
 
 
-def _extras(steps: Sequence[Step], widths: Widths) -> dict[str, Array | None]:
-    """Critic states and action features, in all steps or in none."""
-    critic: list[list[float]] = [[] if step.critic_state is UNSET else step.critic_state for step in steps]
-    features: list[list[float]] = []
-    for number, step in enumerate(steps):
-        rows = [] if step.action_features is UNSET else step.action_features
-        if len(rows) != (len(step.actions) if widths.feature_size else 0):
-            raise Bad("width", "there is not one row of features for each legal action", step=number,
-                       field="action_features", got=len(rows), expected=len(step.actions))  # fmt: skip
-        features += rows
-    critic_TC = _block(critic, widths.critic_size, np.float32, "critic_state")
-    feature_AF = _block(features, widths.feature_size, np.float32, "action_features", step=-1)
-    return {
-        "critic": critic_TC if widths.critic_size else None,
-        "feature": feature_AF if widths.feature_size else None,
-    }
+def _further(record: Record, column: Column, width: int, num_players: int) -> Array | None:
+    """A further column of one record: [T, width], [A, width], [width] or [P, width]; None where nothing has any."""
+    dtype = np.dtype(column.dtype).type
+    if not column.by_turn:
+        value = {} if record.extra is UNSET else record.extra
+        rows = _rows(value.get(column.name), column, 1 if column.per == "episode" else num_players, width, -1)
+        block = _block(rows, width, dtype, column.label, step=-1)
+        return block[0] if column.per == "episode" else block
+    given = [_given(step, column) for step in record.steps]
+    if not width and all(value is None for value in given):
+        return None
+    rows = []
+    for number, (step, value) in enumerate(zip(record.steps, given, strict=True)):
+        count = 1 if column.per == "step" else len(step.actions) if width else 0
+        rows += _rows(value, column, count, width, number)
+    return _block(rows, width, dtype, column.label, step=None if column.per == "step" else -1)
+
+
+def _given(step: Step, column: Column) -> Any:
+    """What a step has of a further column; None without."""
+    if column.field:
+        value = getattr(step, column.field)
+        return None if value is UNSET else value
+    return None if step.extra is UNSET else step.extra.get(column.name)
+
+
+def _rows(value: Any, column: Column, count: int, width: int, step: int) -> list[list[float]]:
+    """So many rows of numbers."""
+    if value is None and column.optional and not column.field:
+        return [[column.fill] * width] * count
+    single = column.per in ("step", "episode")
+    if column.field:  # decoded already
+        rows: list[list[float]] = ([[] if value is None else value]) if single else ([] if value is None else value)
+    else:
+        try:
+            rows = [msgspec.convert(value, list[float])] if single else msgspec.convert(value, list[list[float]])
+        except msgspec.ValidationError as error:
+            raise Bad("field", f"a field is wrong: {error}", step=step, field=column.label,
+                       expected="a list of numbers" if single else "a list of numbers for each") from None  # fmt: skip
+    if len(rows) != count:
+        one = "of features for each legal action" if column.field else f"for each {column.per}"
+        raise Bad("width", f"there is not one row {one}", step=step, field=column.label, got=len(rows),
+                   expected=count)  # fmt: skip
+    return rows
+
+
+def _refuse_undeclared(record: Record, widths: Widths) -> None:
+    """So that a typing error is none."""
+    places = [(step.extra, number) for number, step in enumerate(record.steps) if step.extra is not UNSET]
+    for extra, step in [*places, *([] if record.extra is UNSET else [(record.extra, -1)])]:
+        known = [column.name for column in widths.columns if column.by_turn == (step >= 0)]
+        for name in extra:
+            if name not in known:
+                raise Bad("field", "the header declares no such column", step=step, field="extra", got=name,
+                           expected=", ".join(sorted(known)) or "none", do='Say "columns" in the header.')  # fmt: skip
 
 
 def _block(rows: Sequence[list[float]], width: int, dtype: type, field: str, step: int | None = None) -> Array:
@@ -77,15 +121,18 @@ def _block(rows: Sequence[list[float]], width: int, dtype: type, field: str, ste
             raise Bad("width", f"{field} has another width", step=number if step is None else step, field=field,
                        got=len(row), expected=width, do="Widths are the same in a whole file.")  # fmt: skip
     with np.errstate(over="ignore"):  # becomes infinity, which the rules refuse
-        if dtype is not np.uint8:
+        if np.issubdtype(dtype, np.floating):
             return np.array(rows, dtype).reshape(len(rows), width)
     whole = np.array(rows, np.float64).reshape(len(rows), width)
-    bad = np.argwhere((whole < 0) | (whole > 255) | (whole != np.floor(whole)))
+    low, high = max(np.iinfo(dtype).min, -(1 << 53)), min(np.iinfo(dtype).max, 1 << 53)  # beyond, a float has gaps
+    bad = np.argwhere(~((whole >= low) & (whole <= high) & (whole == np.floor(whole))))
     if len(bad):
         row, column = bad[0]
-        raise Bad("state", "a uint8 state holds another number", step=int(row) if step is None else step, field=field,
-                   got=whole[row, column], expected="a whole number, 0 to 255")  # fmt: skip
-    return whole.astype(np.uint8)
+        name = np.dtype(dtype).name
+        what = f"a {name} state" if field in ("state", "final_states") else f"a column of {name}"
+        raise Bad("state", f"{what} holds another number", step=int(row) if step is None else step, field=field,
+                   got=whole[row, column], expected=f"a whole number, {low} to {high}")  # fmt: skip
+    return whole.astype(dtype)
 
 
 def _narrow(numbers: Array) -> Array:
@@ -165,6 +212,7 @@ def stack(parts: Sequence[tuple[dict[str, Any], dict[str, Any]]], widths: Widths
         truncated_E=np.array([part["truncated"] for part in pieces]),
         controller_EP=np.stack([part["controller"] for part in pieces]),
         final_state_EPS=final,
+        **arguments({column: _joined(column, pieces) for column in widths.further}),
         num_turns=sum(len(part["player"]) for part in pieces),
     )
     pairs = zip(pieces, nothing, strict=True)
@@ -178,9 +226,12 @@ def stack(parts: Sequence[tuple[dict[str, Any], dict[str, Any]]], widths: Widths
         ordinal_E=np.array([place["ordinal"] for _, place in parts]),
         line_E=np.array([place["line"] for _, place in parts]),
         next_E4=np.array([(place["end"], place["next"], 0, 0) for _, place in parts]),
-        critic_state_NC=joined("critic") if widths.critic_size else None,
-        feature_AF=joined("feature") if widths.feature_size else None,
     )
+
+
+def _joined(column: Column, pieces: Sequence[dict[str, Any]]) -> Array:
+    arrays = [piece["further"][column] for piece in pieces]
+    return np.concatenate(arrays) if column.by_turn else np.stack(arrays)
 
 
 def record_of(columns: Columns, episode: int) -> Record:
@@ -198,6 +249,7 @@ def record_of(columns: Columns, episode: int) -> Record:
         returns=raw.return_EP[episode].tolist() if has_returns else UNSET,
         end="truncated" if raw.truncated_E[episode] else "terminated",
         final_states=UNSET if final is None else [_short(row) for row in final],
+        extra={c.name: v[episode].tolist() for c, v in raw.extra.items() if not c.by_turn} or UNSET,
     )
 
 
@@ -216,10 +268,14 @@ def _step_of(columns: Columns, n: int, form: int) -> Step:
         step.reward = columns.reward_NP[n].tolist()
     if not np.isnan(raw.log_prob_N[n]):
         step.log_prob = float(raw.log_prob_N[n])
-    if columns.critic_state_NC is not None:
-        step.critic_state = columns.critic_state_NC[n].tolist()
-    if columns.feature_AF is not None:
-        step.action_features = columns.feature_AF[actions].tolist()
+    for column, values in raw.further().items():
+        if not column.by_turn:
+            continue
+        here = values[n if column.per == "step" else actions].tolist()
+        if column.field:
+            setattr(step, column.field, here)
+        else:
+            step.extra = ({} if step.extra is UNSET else step.extra) | {column.name: here}
     return step
 
 

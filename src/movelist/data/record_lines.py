@@ -54,11 +54,16 @@ def _trimmed(line: bytes, begins: int) -> bytes:
     return (line if begins else line.removeprefix(b"\xef\xbb\xbf")).rstrip(b"\r")
 
 
+def is_packed(path: Path) -> bool:
+    """Whether a file is compressed, by its name."""
+    return path.suffix.lower() == ".gz"
+
+
 def _pieces(path: Path, start: int, end: int | None) -> Iterator[bytes]:
     """The file's bytes from `start` on, unpacked; of the file as it is on the disk, the first `end` ones."""
     left = sys.maxsize if end is None else end
     with path.open("rb") as file:
-        if path.suffix.lower() != ".gz":
+        if not is_packed(path):
             file.seek(start)
             left -= start
             while left > 0 and (piece := file.read(min(_PIECE_BYTES, left))):

@@ -33,6 +33,7 @@ from movelist.data.episode import (
     beyond_reason,
     concatenate,
     credit,
+    not_finite,
     ranges,
 )
 from movelist.data.record_format import Widths
@@ -40,6 +41,7 @@ from movelist.data.record_format import Widths
 Array = NDArray[Any]
 NO_REWARD, LOOKING_BACK, LOOKING_ON = 0, 1, 2
 NO_VERSION = -1
+_ROWS = ("reward_form_E", "has_final_E", "version_EP", "ordinal_E", "line_E", "next_E4")  # of Columns, one an episode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +119,6 @@ class Columns:
         ordinal_E: int64, the number of each episode in its file.
         line_E: int64, the line, or the first row.
         next_E4: int64 [E, 4], where reading goes on after each episode: Position's offset, line, skip and stream.
-        critic_state_NC: float32; None without.
-        feature_AF: float32; None without.
     """
 
     widths: Widths
@@ -130,8 +130,6 @@ class Columns:
     ordinal_E: Array
     line_E: Array
     next_E4: Array
-    critic_state_NC: Array | None = None
-    feature_AF: Array | None = None
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -144,20 +142,17 @@ class Columns:
     def take(self, index_E: Array) -> Columns:
         """Some of the episodes."""
         step_N = ranges(self.raw.episode_offsets, index_E)
-        rows = ("reward_form_E", "has_final_E", "version_EP", "ordinal_E", "line_E", "next_E4")
-        action_A = ranges(self.raw.action_offsets, step_N) if self.feature_AF is not None else None
         return replace(
             self,
             raw=self.raw.take(index_E),
             reward_NP=None if self.reward_NP is None else self.reward_NP[step_N],
-            critic_state_NC=None if self.critic_state_NC is None else self.critic_state_NC[step_N],
-            feature_AF=None if self.feature_AF is None else self.feature_AF[action_A],
-            **{name: getattr(self, name)[index_E] for name in rows},
+            **{name: getattr(self, name)[index_E] for name in _ROWS},
         )
 
     def episodes(self, *, keep_forced: bool = False) -> Episodes:
         """The episodes as training takes them: rewards credited, then forced turns dropped."""
-        credited = replace(self.raw, **_credit(self), num_turns=self.raw.num_steps)
+        reward_N, return_EP = _credit(self)
+        credited = replace(self.raw, reward_N=reward_N, return_EP=return_EP, num_turns=self.raw.num_steps)
         return credited if keep_forced else credited.without_forced()
 
 
@@ -171,7 +166,10 @@ def columns_of(episodes: Episodes, game: str, version_EP: Array | None = None, *
         first: Ordinal of the first one.
     """
     num_episodes, num_players = episodes.return_EP.shape
-    widths = Widths(game, num_players, (episodes.state_NS.shape[1],), str(episodes.state_NS.dtype))
+    sizes = {size: 0 if array is None else array.shape[1] for size, array in (
+        ("critic_size", episodes.critic_state_NC), ("feature_size", episodes.feature_AF))}  # fmt: skip
+    widths = Widths(game, num_players, (episodes.state_NS.shape[1],), str(episodes.state_NS.dtype), **sizes,
+                    columns=tuple(episodes.extra))  # fmt: skip
     ordinal_E = np.arange(first, first + num_episodes)
     return Columns(
         widths=widths,
@@ -202,8 +200,9 @@ def keep_good(columns: Columns, file: str, unit: str, num_actions: int = 0) -> t
         num_actions: Rows of the network's table of actions; 0 for no table.
     """
     found: dict[int, Problem] = {}
+    by_episode = [column.label for column in columns.raw.extra if not column.by_turn]
     for kind, field, what, expected, broken, values in chain(_rules(columns), _table_rule(columns.raw, num_actions)):
-        per_step = field not in ("steps", "returns", "final_states")
+        per_step = field not in ("steps", "returns", "final_states", *by_episode)
         for index in np.flatnonzero(broken).tolist():
             episode = index
             if per_step:
@@ -271,13 +270,8 @@ def _rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Array, Any
     expected = f"at least {LOWEST_LOG_PROB:.0f}"
     yield "small log_prob", "log_prob", what, expected, bad_N, raw.log_prob_N.__getitem__
     yield from _reward_rules(columns)
-    if columns.critic_state_NC is not None:
-        bad_N = np.asarray(~np.isfinite(columns.critic_state_NC).all(axis=1))
-        yield "state", "critic_state", "a critic state holds NaN or infinity", "finite numbers", bad_N, None
-    if columns.feature_AF is not None:
-        bad_A = np.asarray(~np.isfinite(columns.feature_AF).all(axis=1))
-        bad_N = np.asarray(np.bincount(np.repeat(np.arange(raw.num_steps), count_N), bad_A, raw.num_steps) > 0)
-        yield "state", "action_features", "action features hold NaN or infinity", "finite numbers", bad_N, None
+    for column, broken in not_finite(raw):
+        yield "state", column.label, f"{column.label} holds NaN or infinity", "finite numbers", broken, None
 
 
 def _reward_rules(columns: Columns) -> Iterator[tuple[str, str, str, object, Array, Any]]:
@@ -385,7 +379,7 @@ def _own_order(raw: Episodes) -> tuple[Array, Array]:
     return order, trajectory[1:] == trajectory[:-1]
 
 
-def _credit(columns: Columns) -> dict[str, Array]:
+def _credit(columns: Columns) -> tuple[Array, Array]:
     """reward_N as Episodes has it, and return_EP without gaps."""
     raw, form_E = columns.raw, columns.reward_form_E
     back_N = np.where(np.isnan(raw.reward_N), 0.0, raw.reward_N)
@@ -407,7 +401,7 @@ def _credit(columns: Columns) -> dict[str, Array]:
         score_N = before_NP[np.arange(raw.num_steps), raw.player_N]
         on_N = credit(score_N, raw.player_N, raw.episode_offsets, total_EP)
         reward_N = np.where(form_E[raw.episode_N] == LOOKING_ON, on_N, reward_N)
-    return {"reward_N": reward_N, "return_EP": return_EP}
+    return reward_N, return_EP
 
 
 def _look_back(episodes: Episodes) -> Array:
@@ -432,11 +426,6 @@ def join(parts: Sequence[Columns]) -> Columns:
         return parts[0]
     nothing = [np.full((part.raw.num_steps, part.raw.num_players), np.nan) for part in parts]
     with_lists = any(part.reward_NP is not None for part in parts)
-    rows = ("reward_form_E", "has_final_E", "version_EP", "ordinal_E", "line_E", "next_E4")
-    optional: dict[str, Any] = {}
-    for name in ("critic_state_NC", "feature_AF"):
-        columns = [getattr(part, name) for part in parts]
-        optional[name] = None if columns[0] is None else np.concatenate(columns)
     return Columns(
         widths=parts[0].widths,
         raw=concatenate([part.raw for part in parts]),
@@ -445,6 +434,5 @@ def join(parts: Sequence[Columns]) -> Columns:
         )
         if with_lists
         else None,
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in rows},
-        **optional,
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _ROWS},
     )

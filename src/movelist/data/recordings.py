@@ -8,7 +8,9 @@ An episode's identity is its file and its number in it, from 0, bad ones counted
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -18,10 +20,13 @@ from movelist.data.arrows import read_arrows
 from movelist.data.jsonl import JsonlWriter, read_jsonl
 from movelist.data.record_format import Widths
 from movelist.data.record_rules import Columns, Position, Problem, keep_good
-from movelist.data.same_file import distinct, is_leftover
+from movelist.data.same_file import distinct
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".arrows")
 Report = Callable[[Problem], None]
+# Editors, browsers, rsync and Syncthing put these behind the name, before the ending of one that would be read.
+_LEFTOVER = re.compile(
+    r"(~|\.(bak|backup|orig|tmp|temp|part|partial|crdownload|download|swp|swo)|~\d{8}-\d{6}|\.sync-conflict-.*)$", re.I
+)
 
 
 class Writer(Protocol):
@@ -34,9 +39,49 @@ class Writer(Protocol):
         """Finish the file."""
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A kind of recording; listed in KINDS, every command reads and writes it.
+
+    Args:
+        suffixes: Its files' names end in one of them.
+        unit: What stands in a file one below the other, as errors name its places.
+        read: Yields the episodes behind a position: (path, start, widths, report, end), as `read` is called.
+        writer: Adds episodes to a file.
+    """
+
+    suffixes: tuple[str, ...]
+    unit: str
+    read: Callable[[Path, Position, Widths | None, Report, int | None], Iterator[Columns]]
+    writer: Callable[[Path], Writer]
+
+
+KINDS = (
+    Kind((".jsonl", ".jsonl.gz"), "line", read_jsonl, JsonlWriter),
+    Kind((".arrows",), "row", read_arrows, ArrowsWriter),
+)
+SUFFIXES = tuple(suffix for kind in KINDS for suffix in kind.suffixes)
+
+
+def _kind(path: Path) -> Kind:
+    """The kind that a file's name says; what is named otherwise is read as lines."""
+    return next((kind for kind in KINDS if path.name.lower().endswith(kind.suffixes)), KINDS[0])
+
+
 def is_recording(path: Path) -> bool:
     """Whether the file's name is one of a recording."""
     return path.name.lower().endswith(SUFFIXES)
+
+
+def is_leftover(path: Path, folder: Path) -> bool:
+    """Whether a file in a folder is hidden, or named as copies and unfinished downloads are."""
+    parts = path.relative_to(folder).parts
+    if any(part.startswith((".", "~")) for part in parts):
+        return True
+    name = path.name
+    for ending in SUFFIXES:
+        name = name[: -len(ending)] if name.lower().endswith(ending) else name
+    return bool(_LEFTOVER.search(name))
 
 
 def in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -117,11 +162,10 @@ def read(
         DataError: With `strict`; or the file cannot be read at all.
     """
     found: list[Problem] = []
-    reader = read_arrows if path.name.lower().endswith(".arrows") else read_jsonl
-    unit = "row" if reader is read_arrows else "line"
+    kind = _kind(path)
     try:
-        for columns in reader(path, start or Position(), expected, found.append, end):
-            good, problems = keep_good(columns, str(path), unit, num_actions)
+        for columns in kind.read(path, start or Position(), expected, found.append, end):
+            good, problems = keep_good(columns, str(path), kind.unit, num_actions)
             _tell([*found, *problems], report, strict)
             found.clear()
             if len(good):
@@ -149,4 +193,4 @@ def writer(path: Path) -> Writer:
     if not is_recording(path):
         raise DataError("no format has this name", got=str(path), expected=f"a name that ends in {', '.join(SUFFIXES)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    return ArrowsWriter(path) if path.name.lower().endswith(".arrows") else JsonlWriter(path)
+    return _kind(path).writer(path)

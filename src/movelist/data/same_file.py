@@ -1,31 +1,14 @@
-"""Which files are one: a copy under another name holds no new episodes, and what tools leave behind is no recording."""
+"""Which files are one: a copy under another name holds no new episodes."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 FINGERPRINT_BYTES = 4096
 _PIECE_BYTES = 1 << 20
-_ENDINGS = ".jsonl.gz", ".jsonl", ".arrows"
-# Editors, browsers, rsync and Syncthing put these behind the name, before the ending of one that would be read.
-_LEFTOVER = re.compile(
-    r"(~|\.(bak|backup|orig|tmp|temp|part|partial|crdownload|download|swp|swo)|~\d{8}-\d{6}|\.sync-conflict-.*)$", re.I
-)
-
-
-def is_leftover(path: Path, folder: Path) -> bool:
-    """Whether a file in a folder is hidden, or named as copies and unfinished downloads are."""
-    parts = path.relative_to(folder).parts
-    if any(part.startswith((".", "~")) for part in parts):
-        return True
-    name = path.name
-    for ending in _ENDINGS:
-        name = name[: -len(ending)] if name.lower().endswith(ending) else name
-    return bool(_LEFTOVER.search(name))
 
 
 def fingerprint(path: Path, num_bytes: int, start: int = 0) -> list[int]:

@@ -13,25 +13,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from movelist.data.episode import Episodes
+from movelist.data.column import Column
+from movelist.data.episode import COLUMNS, Episodes, arguments
 from movelist.data.record_format import DTYPES, Widths
 from movelist.data.record_rules import Columns, columns_of
 
 Array = NDArray[Any]
-STEP_FIELDS = ("critic_state_NC", "feature_AF")
-FORCED_FIELDS = ("recorded_reward_N", "reward_NP", "reward_form_E", "has_return_E")  # with forced turns only
+
+
+def tensors_of(episodes: Episodes) -> dict[str, Array]:
+    """The columns of these episodes that a store keeps, by their names in a shard."""
+    columns = {_name(column): array for column, array in episodes.columns().items() if column.stored}
+    return columns | {"action_offsets": episodes.action_offsets, "episode_offsets": episodes.episode_offsets}
+
+
+def episodes_of(tensors: Mapping[str, Array], declared: Sequence[Column]) -> Episodes:
+    """The episodes of a shard; `declared` are the further columns that the store says it has."""
+    there = {column: tensors[_name(column)] for column in (*COLUMNS, *declared) if _name(column) in tensors}
+    offsets = tensors["action_offsets"], tensors["episode_offsets"]
+    return Episodes(**arguments(there), action_offsets=offsets[0], episode_offsets=offsets[1])
+
+
+def _name(column: Column) -> str:
+    return column.name if column in COLUMNS else f"extra.{column.name}"
 
 
 def shard_fields(columns: Columns, *, keep_forced: bool) -> dict[str, Array]:
     """The fields of these episodes that training does not take, by their names in a shard."""
     raw = columns.raw
-    count_N = np.diff(raw.action_offsets)
-    keep_N = np.ones(raw.num_steps, bool) if keep_forced else count_N > 1
     fields: dict[str, Array] = {"has_final_E": columns.has_final_E}
-    if columns.critic_state_NC is not None:
-        fields["critic_state_NC"] = columns.critic_state_NC[keep_N]
-    if columns.feature_AF is not None:
-        fields["feature_AF"] = columns.feature_AF[np.repeat(keep_N, count_N)]
     if keep_forced:
         fields["recorded_reward_N"] = raw.reward_N
         fields["reward_form_E"] = columns.reward_form_E
@@ -70,7 +80,6 @@ def recorded_again(episodes: Episodes, fields: Mapping[str, Array], widths: Widt
         columns,
         widths=widths,
         has_final_E=fields.get("has_final_E", columns.has_final_E),
-        **{name: fields.get(name) for name in STEP_FIELDS},  # type: ignore[arg-type]
     )
     if "recorded_reward_N" in fields:
         return_EP = np.where(fields["has_return_E"][:, None], wide.return_EP, np.nan)

@@ -24,15 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from movelist.core.errors import DataError
+from movelist.data.column import spoken
 from movelist.data.episode import Episodes, concatenate, offsets_of
-from movelist.data.record_format import DTYPES, Widths
+from movelist.data.record_format import DTYPES, Widths, declared_columns
 from movelist.data.record_rules import Columns
 from movelist.data.same_file import digest
-from movelist.data.shard_fields import join_fields, recorded_again, shard_fields
+from movelist.data.shard_fields import episodes_of, join_fields, recorded_again, shard_fields, tensors_of
 from movelist.data.whole_file import json_bytes, write_whole
 
 Array = NDArray[Any]
-FORMAT, READABLE = "movelist-store/2", ("movelist-store/1", "movelist-store/2")
+# Version 3 has further columns; a store without any is of version 2, which earlier programs read.
+FORMAT, FURTHER_FORMAT = "movelist-store/2", "movelist-store/3"
+READABLE = ("movelist-store/1", FORMAT, FURTHER_FORMAT)
+_STATES = ("state_NS", "final_state_EPS")
 MANIFEST = "manifest.json"
 SHARD_BYTES = 64 << 20
 TOUCHED_BYTES = 256 << 20  # of mapped pages, after which they are given back: they count as this process's memory
@@ -45,8 +49,6 @@ _DTYPES = {
     "I8": np.int8,
     "BOOL": np.bool_,
 }
-_COLUMNS = ("state_NS", "player_N", "action_offsets", "action_id_A", "chosen_N", "log_prob_N", "reward_N")
-_ROWS = ("episode_offsets", "return_EP", "truncated_E", "controller_EP", "final_state_EPS")
 
 
 @dataclass(frozen=True)
@@ -129,9 +131,10 @@ class Store:
         self.path = path
         manifest = _read_manifest(path)
         self.keep_forced: bool = manifest["settings"]["keep_forced"]
-        self.widths = _widths(manifest["settings"])
+        declared = _widths(manifest["settings"])
+        self.widths = replace(declared, columns=tuple(column for column in declared.columns if column.stored))
         self.shards = [Shard(**shard) for shard in manifest["shards"]]
-        self.offsets_S = offsets_of(np.array([shard.episodes for shard in self.shards], np.int64))
+        self.shard_offsets = offsets_of(np.array([shard.episodes for shard in self.shards], np.int64))
         self._mapped: dict[int, tuple[Stored, dict[str, Array], mmap.mmap]] = {}
         self._touched = 0
         for shard in self.shards:
@@ -142,7 +145,7 @@ class Store:
                 _damaged(file, got, f"{shard.num_bytes} bytes")
 
     def __len__(self) -> int:
-        return int(self.offsets_S[-1])
+        return int(self.shard_offsets[-1])
 
     @property
     def num_steps(self) -> int:
@@ -155,9 +158,9 @@ class Store:
         Raises:
             DataError: A shard is damaged; names it.
         """
-        shard_E = np.searchsorted(self.offsets_S, index_E, side="right") - 1
+        shard_E = np.searchsorted(self.shard_offsets, index_E, side="right") - 1
         parts = [
-            self.shard(int(shard)).take(index_E[shard_E == shard] - self.offsets_S[shard])
+            self.shard(int(shard)).take(index_E[shard_E == shard] - self.shard_offsets[shard])
             for shard in (np.unique(shard_E) if len(index_E) else range(len(self.shards))[:1])
         ]
         if len({part.episodes.state_NS.dtype for part in parts}) > 1:
@@ -168,7 +171,7 @@ class Store:
 
     def places(self, index_E: Array) -> Array:
         """The numbers of these episodes in the order in which `take` hands them out."""
-        return index_E[np.argsort(np.searchsorted(self.offsets_S, index_E, side="right"), kind="stable")]
+        return index_E[np.argsort(np.searchsorted(self.shard_offsets, index_E, side="right"), kind="stable")]
 
     def shard(self, number: int) -> Stored:
         """A shard, memory-mapped; its checksum is held the first time."""
@@ -184,7 +187,7 @@ class Store:
         """
         for number in range(len(self.shards)):
             episodes = self.shard(number).episodes
-            yield recorded_again(episodes, self._mapped[number][1], self.widths, first=int(self.offsets_S[number]))
+            yield recorded_again(episodes, self._mapped[number][1], self.widths, first=int(self.shard_offsets[number]))
             self._give_back(self.shards[number].num_bytes)
 
     def close(self) -> None:
@@ -201,8 +204,11 @@ class Store:
                 _damaged(file, f"checksum {crc:08x}", shard.crc32)
             mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         tensors = _views(mapped)
-        episodes = Episodes(**{name: tensors.get(name) for name in (*_COLUMNS, *_ROWS)})  # type: ignore[arg-type]
-        return Stored(episodes, tensors["version_EP"], tensors["turns_E"]), tensors, mapped
+        return (
+            Stored(episodes_of(tensors, self.widths.columns), tensors["version_EP"], tensors["turns_E"]),
+            tensors,
+            mapped,
+        )
 
     def _give_back(self, num_bytes: int) -> None:
         self._touched += num_bytes
@@ -309,8 +315,11 @@ class StoreWriter:
             self._flush()
         if self.widths is None:
             raise DataError("no episode can be used, so there is no store to make", where=str(self.path))
-        settings = asdict(self.widths) | {"keep_forced": self.keep_forced}
-        manifest = {"format": FORMAT, "settings": settings, "sources": self.sources}
+        columns = spoken(self.widths.columns)
+        settings = asdict(self.widths) | {"columns": columns, "keep_forced": self.keep_forced}
+        if not columns:
+            del settings["columns"]
+        manifest = {"format": FURTHER_FORMAT if columns else FORMAT, "settings": settings, "sources": self.sources}
         manifest["shards"] = [asdict(shard) for shard in self.shards]
         manifest["crc32"] = _manifest_crc(manifest)
         write_whole(self.path / MANIFEST, lambda file: file.write(json_bytes(manifest, indent=1)))
@@ -332,13 +341,12 @@ class StoreWriter:
         self.path.mkdir(parents=True, exist_ok=True)  # only now: without an episode there is no folder
         part = join_stored(self._parts)
         episodes = part.episodes
-        tensors = {name: getattr(episodes, name) for name in (*_COLUMNS, *_ROWS)}
+        tensors = tensors_of(episodes)
         if _fits_uint8(episodes.state_NS) and _fits_uint8(episodes.final_state_EPS):
             # A quarter of the bytes to keep, read and send to a device, which casts them back: the same numbers.
-            for name in ("state_NS", "final_state_EPS"):
-                tensors[name] = None if tensors[name] is None else tensors[name].astype(np.uint8)
+            tensors |= {name: tensors[name].astype(np.uint8) for name in _STATES if name in tensors}
         tensors |= {"version_EP": part.version_EP, "turns_E": part.turns_E} | join_fields(self._fields)
-        kept = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items() if tensor is not None}
+        kept = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
         content = save(kept)
         name = f"shard-{len(self.shards):06d}.safetensors"  # one that a killed append left is written over
         write_whole(self.path / name, lambda file: file.write(content))
@@ -384,7 +392,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         if manifest["format"] not in READABLE:
             raise DataError("the store has another format", got=manifest["format"], expected=FORMAT, where=str(file),
                             do="Convert the recordings anew.")  # fmt: skip
-        if manifest["format"] == FORMAT and manifest.pop("crc32") != (crc := _manifest_crc(manifest)):
+        if manifest["format"] != READABLE[0] and manifest.pop("crc32") != (crc := _manifest_crc(manifest)):
             raise ValueError(f"checksum {crc}")
         _ = [Shard(**shard) for shard in manifest["shards"]], _widths(manifest["settings"]), manifest["sources"]
         return manifest
@@ -402,7 +410,8 @@ def _widths(settings: dict[str, Any]) -> Widths:
     plain = {name: value for name, value in settings.items() if name != "keep_forced"}
     if plain["state_dtype"] not in DTYPES:
         raise ValueError(plain["state_dtype"])
-    return Widths(**plain | {"state_shape": tuple(plain["state_shape"])})
+    columns = declared_columns(plain.get("columns", []), MANIFEST)
+    return Widths(**plain | {"state_shape": tuple(plain["state_shape"]), "columns": columns})
 
 
 def _damaged(file: Path, got: str, expected: str) -> None:

@@ -13,6 +13,7 @@ from movelist.core.errors import DataError
 from movelist.data import recordings
 from movelist.data.loader import State
 from movelist.data.record_format import Widths
+from movelist.data.record_lines import is_packed
 from movelist.data.record_rules import Columns, Position, Problem
 from movelist.data.same_file import FINGERPRINT_BYTES, digest, fingerprint, tail
 from movelist.data.store import Stored, join_stored, stored
@@ -112,7 +113,7 @@ class WatchStream:
                     entry["head"] = fingerprint(path, min(size, FINGERPRINT_BYTES))
                 entry["seen"] = [size, *tail(path, size)]
                 start = Position(**entry["position"])
-                if start.offset > size and path.suffix.lower() != ".gz":
+                if start.offset > size and not is_packed(path):
                     self._tell(Problem(kind="shorter", file=str(path), place=f"byte {size}", got=f"{size} bytes",
                                        what="a file became shorter than what was read of it",
                                        do="Write new episodes into a new file."))  # fmt: skip

@@ -1,4 +1,4 @@
-"""OpenSpiel's sequential games, as games to be played here: about 80, from tic_tac_toe to dou_dizhu.
+"""OpenSpiel's games, as games to be played here: about 100, from tic_tac_toe to dou_dizhu.
 
 pyspiel is imported inside functions only, so everything else works without it.
 """
@@ -30,10 +30,12 @@ _MISSING_TENSORS = {"crossword"}  # OpenSpiel 2.0 announces a tensor and has non
 
 
 class OpenSpielGame:
-    """One of OpenSpiel's sequential games.
+    """One of OpenSpiel's games.
 
     A state shows the information-state tensor where the game has one, for it holds all that the player saw, else the
-    observation tensor; behind it the player's seat as one-hot [P]. Chance turns are played from the seed alone.
+    observation tensor; behind it the player's seat as one-hot [P]. Chance turns are played from the seed alone. A game
+    whose players move at the same time is played in OpenSpiel's turn-based form of it, where nobody sees what others
+    chose before all have chosen.
 
     Attributes:
         name: The game and its parameters, as OpenSpiel reads them.
@@ -42,6 +44,7 @@ class OpenSpielGame:
         action_encoder: "bits" for dou_dizhu, whose ids say what is played, and for games of more than 65,536 actions;
             otherwise "table". Ids other than dou_dizhu's are OpenSpiel's numbers of the actions.
         state_size: Values in an observation.
+        notes: What is worth saying once of how it is played here.
 
     Args:
         name: "leduc_poker", or with parameters "leduc_poker(players=3)".
@@ -61,8 +64,15 @@ class OpenSpielGame:
     def __init__(self, name: str) -> None:
         self.name = name
         self._game = _load(name)
+        at_once = self._game.get_type().dynamics.name == "SIMULTANEOUS"
+        if at_once:
+            self._game = import_pyspiel().convert_to_turn_based(self._game)
         kind = self._game.get_type()
         _refuse(kind, name)
+        tensor = "information-state" if kind.provides_information_state_tensor else "observation"
+        self.notes: tuple[str, ...] = (f"A state is OpenSpiel's {tensor} tensor and the seat.",)
+        if at_once:
+            self.notes += ("Its players move at the same time: played in turns, and nobody sees the others' choices.",)
         self._observer = _make_observer(self._game, name)
         self.num_players: int = self._game.num_players()
         self.num_actions: int = self._game.num_distinct_actions()
@@ -205,11 +215,7 @@ def import_pyspiel() -> Any:
     try:
         return importlib.import_module("pyspiel")
     except ImportError as error:
-        raise MissingExtraError(
-            "OpenSpiel's games need an extra that is not installed",
-            got=str(error),
-            do='Install it with: pip install "movelist[games]".',
-        ) from None
+        raise MissingExtraError.of("OpenSpiel's games need", "games", error) from None
 
 
 def _load(name: str) -> Any:
@@ -276,8 +282,6 @@ def _quiet_errors() -> Iterator[None]:
 
 def _why_not(kind: Any) -> str | None:
     """Why games of this pyspiel.GameType cannot be played here, or None if they can."""
-    if kind.dynamics.name == "SIMULTANEOUS":
-        return "its players move at the same time"
     if kind.dynamics.name == "MEAN_FIELD":
         return "it is a mean-field game, without players that take turns"
     if kind.chance_mode.name == "SAMPLED_STOCHASTIC":
@@ -288,14 +292,9 @@ def _why_not(kind: Any) -> str | None:
 
 
 def _refuse(kind: Any, name: str) -> None:
-    """Raise where `_why_not` has a reason, with the way out if there is one."""
-    if (reason := _why_not(kind)) is None:
-        return
-    way_out = None
-    if kind.dynamics.name == "SIMULTANEOUS":
-        parameter = name if "(" in name else f"{name}()"
-        way_out = f"Its turn-based form can: 'turn_based_simultaneous_game(game={parameter})'."
-    raise GameError(f"this game cannot be played here, because {reason}", got=repr(name), do=way_out)
+    """Raise where `_why_not` has a reason."""
+    if (reason := _why_not(kind)) is not None:
+        raise GameError(f"this game cannot be played here, because {reason}", got=repr(name))
 
 
 def _make_observer(game: Any, name: str) -> Any:

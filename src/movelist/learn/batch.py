@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from movelist.core.errors import DataError
 from movelist.core.ragged import Segments
 from movelist.data.episode import Episodes
 from movelist.learn.device import to_device
@@ -57,6 +58,7 @@ class Batch:
         chosen_B: int64 [B], the chosen action's place in the flat list.
         num_unique: U.
         order: The order of sums, if it was planned.
+        source_A: int64 [A], each legal action's place in the rollout, if a column has a row for each.
     """
 
     step_B: torch.Tensor
@@ -66,6 +68,7 @@ class Batch:
     chosen_B: torch.Tensor
     num_unique: int
     order: PairOrder | None = None
+    source_A: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Rollout:
         unique_id_R: int64 [R], the rollout's unique ids, sorted; `row_A` [A] is each legal action's row in it.
         state_NS: [N, S] on the device.
         encoded_R: The unique ids as the network takes them, on the device.
+        columns: The further columns per step and per action on the device, by their names in games and recordings.
     """
 
     def __init__(self, episodes: Episodes, encode_ids: Any, device: torch.device) -> None:
@@ -92,11 +96,16 @@ class Rollout:
         self.count_N = np.diff(episodes.action_offsets)
         self.unique_id_R, row_A = np.unique(episodes.action_id_A, return_inverse=True)
         self.row_A = row_A.reshape(-1)
-        columns = to_device({"state_NS": episodes.state_NS, "unique_id_R": self.unique_id_R}, device)
-        self.state_NS = columns["state_NS"]
+        further = {column: array for column, array in episodes.further().items() if column.by_turn}
+        self.has_action_columns = any(column.per == "action" for column in further)
+        self._per = {column.label: column.per for column in further}
+        own = {"state_NS": episodes.state_NS, "unique ids": self.unique_id_R}  # no column can have these names
+        there = to_device(own | {column.label: array for column, array in further.items()}, device)
+        self.state_NS = there.pop("state_NS")
         # In parts: on the way to 256 bytes an id takes four times that.
-        parts = [encode_ids(part) for part in columns["unique_id_R"].split(ENCODED_AT_ONCE)]
+        parts = [encode_ids(part) for part in there.pop("unique ids").split(ENCODED_AT_ONCE)]
         self.encoded_R = parts[0] if len(parts) == 1 else torch.cat(parts)
+        self.columns: dict[str, torch.Tensor] = there
 
     @property
     def num_steps(self) -> int:
@@ -107,6 +116,19 @@ class Rollout:
         """The batch's states [B, S] and its unique actions as the network takes them."""
         return self.state_NS.index_select(0, batch.step_B), self.encoded_R.index_select(0, batch.row_U)
 
+    def gather_columns(self, batch: Batch, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """The batch's rows of further columns, [B, width] per step and [A, width] per action, by their names.
+
+        Raises:
+            DataError: The episodes have no such column.
+        """
+        for name in names:
+            if name not in self.columns:
+                raise DataError("the episodes lack a column that the network looks at", got=sorted(self.columns),
+                                expected=name, do="Let the game or the recording declare it.")  # fmt: skip
+        place: dict[str, Any] = {"step": batch.step_B, "action": batch.source_A}
+        return {name: self.columns[name].index_select(0, place[self._per[name]]) for name in names}
+
 
 def rollout_bytes(episodes: Episodes, num_epochs: int, *, encoder: str = "bits") -> int:
     """About what a rollout and the plan of its update keep on the device, beside the network and one batch's work."""
@@ -114,7 +136,10 @@ def rollout_bytes(episodes: Episodes, num_epochs: int, *, encoder: str = "bits")
     id_bytes = 8 + 64 * 4 if encoder == "bits" else 8  # ids, and their bits as float32; a table's rows are the ids
     targets = 4 * 4 * episodes.num_steps  # `loss.Targets`
     planned = 3 * episodes.num_steps + 3 * episodes.num_actions  # 64-bit indices of an epoch, see `_plan`
-    return int(episodes.state_NS.nbytes + id_bytes * num_unique + targets + 8 * num_epochs * planned)
+    further = [(column, array.nbytes) for column, array in episodes.further().items() if column.by_turn]
+    planned += episodes.num_actions * any(column.per == "action" for column, _ in further)
+    told = sum(size for _, size in further)
+    return int(episodes.state_NS.nbytes + told + id_bytes * num_unique + targets + 8 * num_epochs * planned)
 
 
 def spread(num_items: int, largest: int) -> list[int]:
@@ -190,19 +215,46 @@ def plan_batches(
         The batches, on the rollout's device, and `columns` there.
     """
     plans = [_plan(rollout, step_B, ordered) for step_B in parts]
-    flat = np.concatenate([array for plan in plans for array in plan]) if plans else np.zeros(0, np.int64)
-    there = to_device({"plan": flat, **columns}, rollout.device)
-    pieces = iter(there.pop("plan").split([array.size for plan in plans for array in plan]))
-    return [_batch(pieces, ordered) for _ in plans], there
+    arrays = [array for plan in plans for array in plan if array is not None]
+    there = to_device({"plan": np.concatenate(arrays) if arrays else np.zeros(0, np.int64), **columns}, rollout.device)
+    pieces = iter(there.pop("plan").split([array.size for array in arrays]))
+    on_device = [BatchPlan(*(None if array is None else next(pieces) for array in plan)) for plan in plans]
+    return [_batch(plan) for plan in on_device], there
 
 
-def _plan(rollout: Rollout, step_B: Array, ordered: bool) -> tuple[Array, ...]:
-    """The indices of one batch, in the order of `_batch`."""
+class BatchPlan(NamedTuple):
+    """The indices of one batch, int64 arrays on the host or tensors on the device; see Batch and PairOrder.
+
+    Attributes:
+        step_B: The steps' places in the rollout.
+        offsets: [B+1], of the lists.
+        step_A: Each legal action's step in the batch.
+        unique_A: Each legal action's row in `row_U`.
+        row_U: The unique ids' rows in the rollout's table.
+        chosen_B: The chosen actions' places in the flat list.
+        source_A: Each legal action's place in the rollout; None where no column has a row for each.
+        order_A: The order of sums, where it is planned.
+        unique_offsets: [U+1], of that order.
+    """
+
+    step_B: Any
+    offsets: Any
+    step_A: Any
+    unique_A: Any
+    row_U: Any
+    chosen_B: Any
+    source_A: Any = None
+    order_A: Any = None
+    unique_offsets: Any = None
+
+
+def _plan(rollout: Rollout, step_B: Array, ordered: bool) -> BatchPlan:
+    """The indices of one batch on the host."""
     count_B = rollout.count_N[step_B]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(count_B)])
-    place_B = np.repeat(np.arange(len(step_B)), count_B)
+    step_A = np.repeat(np.arange(len(step_B)), count_B)
     # Where each legal action lies in the rollout: its list's start there, plus its place in the list.
-    source_A = np.arange(offsets[-1]) + (rollout.episodes.action_offsets[step_B] - offsets[:-1])[place_B]
+    source_A = np.arange(offsets[-1]) + (rollout.episodes.action_offsets[step_B] - offsets[:-1])[step_A]
     row_A = rollout.row_A[source_A]
     # Remapping by a table is three times faster than a sort of each batch's ids.
     seen_R = np.zeros(len(rollout.unique_id_R), np.int64)
@@ -210,8 +262,10 @@ def _plan(rollout: Rollout, step_B: Array, ordered: bool) -> tuple[Array, ...]:
     row_U = np.flatnonzero(seen_R)
     seen_R[row_U] = np.arange(len(row_U))
     unique_A = seen_R[row_A]
-    plan = step_B, offsets, place_B, unique_A, row_U, offsets[:-1] + rollout.episodes.chosen_N[step_B]
-    return (*plan, *_order(unique_A, len(row_U))) if ordered else plan
+    chosen_B = offsets[:-1] + rollout.episodes.chosen_N[step_B]
+    kept_A = source_A if rollout.has_action_columns else None
+    order = _order(unique_A, len(row_U)) if ordered else (None, None)
+    return BatchPlan(step_B, offsets, step_A, unique_A, row_U, chosen_B, kept_A, *order)
 
 
 def _order(unique_A: Array, num_unique: int) -> tuple[Array, Array]:
@@ -222,8 +276,9 @@ def _order(unique_A: Array, num_unique: int) -> tuple[Array, Array]:
     return np.argsort(keys, kind="stable"), np.concatenate([np.zeros(1, np.int64), np.cumsum(count_U)])
 
 
-def _batch(pieces: Iterator[torch.Tensor], ordered: bool) -> Batch:
-    step_B, offsets, place_A, unique_A, row_U, chosen_B = (next(pieces) for _ in range(6))
-    segments = Segments(offsets, place_A, len(step_B), len(place_A))
-    order = PairOrder(offsets, next(pieces), next(pieces)) if ordered else None
-    return Batch(step_B, segments, unique_A, row_U, chosen_B, len(row_U), order)
+def _batch(plan: BatchPlan) -> Batch:
+    """A batch of a plan on the device."""
+    segments = Segments(plan.offsets, plan.step_A, len(plan.step_B), len(plan.step_A))
+    order = None if plan.order_A is None else PairOrder(plan.offsets, plan.order_A, plan.unique_offsets)
+    num_unique = len(plan.row_U)
+    return Batch(plan.step_B, segments, plan.unique_A, plan.row_U, plan.chosen_B, num_unique, order, plan.source_A)

@@ -79,7 +79,7 @@ class CompiledLoss:
             batch.segments.step_A,
             batch.unique_A,
             batch.chosen_B,
-            tuple(vars(targets).values()),
+            (*targets.standard, dict(targets.more)),
             (batch.order.order_A, batch.order.unique_offsets) if batch.order else None,
         )
         try:
@@ -120,14 +120,14 @@ class CompiledLoss:
         step_A: torch.Tensor,
         unique_A: torch.Tensor,
         chosen_B: torch.Tensor,
-        targets: tuple[torch.Tensor, ...],
+        targets: tuple[Any, ...],
         order: tuple[torch.Tensor, torch.Tensor] | None,
     ) -> tuple[torch.Tensor, ...]:
         """What is traced: tensors only, with the sizes taken from them."""
         pair_order = None if order is None else PairOrder(offsets, *order)
         score_A, value_B = self.net(state_BS, encoded_U, step_A, unique_A, pair_order)
         segments = Segments(offsets, step_A, state_BS.shape[0], step_A.shape[0])
-        terms = self.loss(score_A, value_B, segments, chosen_B, Targets(*targets), self.settings)
+        terms = self.loss(score_A, value_B, segments, chosen_B, Targets(*targets[:-1], more=targets[-1]), self.settings)
         return tuple(terms[name] for name in self.names)
 
     def _count(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

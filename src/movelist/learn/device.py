@@ -171,8 +171,7 @@ def triton_missing(device: torch.device) -> str | None:
     return None
 
 
-@contextmanager
-def explain_out_of_memory(num_steps: int, num_actions: int) -> Iterator[None]:
+def explain_out_of_memory(num_steps: int, num_actions: int) -> AbstractContextManager[None]:
     """Say in one line which batch did not fit, and which setting to lower.
 
     Args:
@@ -182,17 +181,8 @@ def explain_out_of_memory(num_steps: int, num_actions: int) -> Iterator[None]:
     Raises:
         DeviceMemoryError: The device ran out of memory inside the block.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        raise DeviceMemoryError(
-            "out of memory",
-            got=f"a batch of {num_steps:,} steps with {num_actions:,} legal actions",
-            where=str(error).split("\n")[0][:200],
-            do=_smaller(num_steps, num_actions),
-        ) from None
+    batch = f"a batch of {num_steps:,} steps with {num_actions:,} legal actions"
+    return _explained(batch, _smaller(num_steps, num_actions))
 
 
 def _smaller(num_steps: int, num_actions: int) -> str:
@@ -205,24 +195,24 @@ def _smaller(num_steps: int, num_actions: int) -> str:
     )
 
 
-@contextmanager
-def explain_too_wide(hidden_dim: int) -> Iterator[None]:
+def explain_too_wide(hidden_dim: int) -> AbstractContextManager[None]:
     """Say in one line that the network itself does not fit.
 
     Raises:
         DeviceMemoryError: The machine or the device ran out of memory inside the block.
     """
+    return _explained(f"a network of width {hidden_dim:,}", "Lower --hidden_dim and --action_hidden_dim.")
+
+
+@contextmanager
+def _explained(got: str, do: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise DeviceMemoryError(
-            "out of memory",
-            got=f"a network of width {hidden_dim:,}",
-            where=str(error).split("\n")[0][:200],
-            do="Lower --hidden_dim and --action_hidden_dim.",
-        ) from None
+        where = str(error).split("\n")[0][:200]
+        raise DeviceMemoryError("out of memory", got=got, where=where, do=do) from None
 
 
 def is_out_of_memory(error: Exception) -> bool:

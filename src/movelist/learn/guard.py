@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from movelist.core import ragged
 from movelist.core.action_ids import to_text
 from movelist.core.errors import DataError, NonFiniteError
-from movelist.data.episode import Episodes
+from movelist.data.episode import LARGEST, Episodes
 from movelist.learn.batch import Batch, Rollout
 from movelist.learn.device import LossScale
 from movelist.learn.loss import LARGEST_LOG_RATIO
@@ -24,8 +24,6 @@ BAD_LOG_PROB = (
     "choice was drawn with, or leave log_prob out."
 )
 MOST_KEPT = 1024  # steps
-BEYOND_REASON = 1e15  # returns, times the scale of returns: beyond it the length of a gradient may overflow float32
-LARGEST_SCALE = 1e100  # of returns: the squares of larger ones overflow
 SMALLEST_SCALE = 2.0**-10  # gradients that overflow float16 even at this scale are no matter of scale
 
 
@@ -167,6 +165,8 @@ def refuse_non_finite(
 def refuse_beyond_reason(when: str, episodes: Episodes, return_N: Array, scale: float) -> None:
     """Refuse returns that no float32 could be trained towards, as a game's fault leaves them.
 
+    `Episodes.check` bounds each number as it is paid; here it is their sum, in the unit of nearly all other returns.
+
     Args:
         when: Said before the place.
         episodes: Whose steps they are of, the rollout's.
@@ -176,14 +176,14 @@ def refuse_beyond_reason(when: str, episodes: Episodes, return_N: Array, scale: 
     Raises:
         DataError: Names the first step with such a return.
     """
-    limit = BEYOND_REASON * min(scale, LARGEST_SCALE)
-    good_N = np.abs(return_N) <= limit  # nor is what has become no number
+    limit = LARGEST * scale
+    good_N = np.abs(return_N) <= limit
     if not good_N.all():
         step = int(np.argmin(good_N))
         raise DataError(
             "a return is beyond reason",
             got=f"{return_N[step]:g}",
-            expected=f"{-limit:.1g} to {limit:.1g}",
+            expected=f"{-limit:.2g} to {limit:.2g}",
             where=f"{when}, {episodes.place(step)} of the rollout",
             do="Correct what this game pays, or let it pay in other units; nothing was learnt from this rollout.",
         )

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from movelist.core import ragged, returns
-from movelist.core.errors import NonFiniteError
+from movelist.core.errors import NonFiniteError, SettingsError
 from movelist.core.metrics import Sums, span
 from movelist.core.settings import UpdateSettings
 from movelist.data.episode import Episodes
@@ -47,12 +47,20 @@ from movelist.learn.guard import (
     refuse_beyond_reason,
     refuse_non_finite,
 )
-from movelist.learn.loss import Loss, Targets, check_terms, imitation_loss, loss_names, ppo_loss
+from movelist.learn.loss import (
+    STANDARD_TARGETS,
+    Loss,
+    Targets,
+    check_terms,
+    imitation_loss,
+    loss_names,
+    own_targets,
+    ppo_loss,
+)
 from movelist.learn.model import Network
 from movelist.learn.parallel import World
 
 Array = NDArray[Any]
-TARGETS = ("old_log_prob", "advantage", "return", "old_value")  # in the order of loss.Targets
 FAR_OFF = 2.0  # deviations of the returns; nearer to 0 than this, a new network's values find their mean at once
 
 
@@ -91,6 +99,7 @@ class Learner:
         self, net: Network, settings: UpdateSettings, world: World, *, seed: int = 0, loss: Loss = ppo_loss
     ) -> None:
         self.net, self.settings, self.world, self.seed, self.loss = net, settings, world, seed, loss
+        self.loss_names = loss_names(loss)
         world.copy_weights(net)
         # Fused: one kernel for all parameters, and the only Adam that can skip a step without asking the device.
         self.optimizer = torch.optim.Adam(net.parameters(), lr=settings.lr, eps=1e-5, fused=True)
@@ -98,6 +107,8 @@ class Learner:
         self.far_log_probs = FarLogProbs()
         self.loss_scale = LossScale(world.device, enabled=settings.use_amp and amp_dtype(world.device) is torch.float16)
         self.num_updates = 0
+        if settings.compile == "on" and net.column_names:
+            raise SettingsError("compile is for networks without further columns", got=", ".join(net.column_names))
         self.notices: list[str] = []
         self.told_of_outliers = False
         self.compiled = CompiledLoss(net, settings, loss) if settings.compile == "on" else None
@@ -143,7 +154,7 @@ class Learner:
         if self.settings.normalize_advantage:
             advantage_N = returns.normalized(advantage_N, whole)
         advantage_N = np.where(far_N, 0.0, advantage_N)  # they teach the value, not the policy
-        targets = dict(zip(TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
+        targets = dict(zip(STANDARD_TARGETS, (old_log_prob_N, advantage_N, return_N, value_N), strict=True))
         metrics = {
             # Where no step was paid anything, what varies in the returns are the network's own values.
             "losses/explained_variance": returns.explained_variance(error, target)
@@ -154,6 +165,7 @@ class Learner:
         if num_far := self.world.gather([far_N.sum()]).sum():
             metrics["data/far_log_probs"] = float(num_far)
         outlier = None if usual_N is raw_N else float(raw_N[np.argmax(np.abs(raw_N - usual_N))])
+        targets |= own_targets(self.loss, episodes)
         narrow = {name: column.astype(np.float32) for name, column in targets.items()}
         return Prepared(rollout, narrow, metrics, counted, outlier)
 
@@ -176,7 +188,7 @@ class Learner:
         with span("plan"):
             epochs, targets = self._plan(prepared)
         guard = Guard(self.world.device)
-        sums = Sums((*loss_names(self.loss), "steps", "minibatches", "grad_norm"), self.world.device)
+        sums = Sums((*self.loss_names, "steps", "minibatches", "grad_norm"), self.world.device)
         num_epochs = 0
         for epoch in epochs:
             kl_before = sums.vector.clone()
@@ -267,10 +279,9 @@ class Learner:
         A truncated game's returns are what was paid up to where it broke off.
         """
         place = (np.zeros(episodes.num_steps), episodes.player_N, episodes.episode_offsets)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is too large is refused by its place
-            raw_N = returns.rollout_gae(episodes.reward_N, *place, gamma=self.settings.gamma, gae_lambda=1.0)[1]
-            usual_N = returns.without_outliers(raw_N)
-            return raw_N, usual_N, self.returns.after(*self.world.moments(usual_N))
+        raw_N = returns.rollout_gae(episodes.reward_N, *place, gamma=self.settings.gamma, gae_lambda=1.0)[1]
+        usual_N = returns.without_outliers(raw_N)
+        return raw_N, usual_N, self.returns.after(*self.world.moments(usual_N))
 
     def _divisor(self, counted: returns.RunningScale) -> float:
         """A scaled unit in the game's own."""
@@ -364,7 +375,11 @@ class Learner:
     def _forward(self, rollout: Rollout, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         with autocast(self.world.device, self.settings.use_amp):
             scores: tuple[torch.Tensor, torch.Tensor] = self.net(
-                *rollout.gather(batch), batch.segments.step_A, batch.unique_A, batch.order
+                *rollout.gather(batch),
+                batch.segments.step_A,
+                batch.unique_A,
+                batch.order,
+                **rollout.gather_columns(batch, self.net.column_names),
             )
         return scores
 
@@ -379,9 +394,7 @@ class Learner:
                 losses.append(self._backward(rollout, targets, batch, minibatch.num_steps))
         with span("optimiser"):
             zero = torch.zeros((), device=self.world.device)
-            total = {
-                name: sum((terms[name].detach() for terms in losses), zero.clone()) for name in loss_names(self.loss)
-            }
+            total = {name: sum((terms[name].detach() for terms in losses), zero.clone()) for name in self.loss_names}
             # From here on all processes have the same numbers, so whatever is decided by them is decided by all.
             self.world.sum_gradients(self.net, *total.values())
             self.loss_scale.unscale([p.grad for p in self.net.parameters() if p.grad is not None])
@@ -399,7 +412,8 @@ class Learner:
     ) -> dict[str, torch.Tensor]:
         """Add a batch's share of the minibatch's gradient; the sums of its loss terms."""
         with span("loss"):
-            picked = Targets(*(targets[name].index_select(0, batch.step_B) for name in TARGETS))
+            own = {name: column.index_select(0, batch.step_B) for name, column in targets.items()}
+            picked = Targets(*(own.pop(name) for name in STANDARD_TARGETS), more=own)
         scale = self.loss_scale.scale / num_steps
         if self.compiled is not None:
             compiled_terms = self.compiled.backward(*rollout.gather(batch), batch, picked, scale)
@@ -409,7 +423,7 @@ class Learner:
             score_A, value_B = self._forward(rollout, batch)
         with span("loss"):
             terms = self.loss(score_A, value_B, batch.segments, batch.chosen_B, picked, self.settings)
-        check_terms(terms, loss_names(self.loss))
+        check_terms(terms, self.loss_names)
         with span("backward"):
             (terms["loss"] * scale).backward()
         return terms
@@ -439,7 +453,7 @@ class Learner:
             raise self._bad_number(prepared, targets, minibatches[number], number)
         self.num_updates += 1
         steps = max(1.0, total["steps"])
-        metrics = {f"losses/{name}": total[name] / steps for name in loss_names(self.loss)}
+        metrics = {f"losses/{name}": total[name] / steps for name in self.loss_names}
         metrics["losses/grad_norm"] = total["grad_norm"] / max(1.0, total["minibatches"])
         metrics["charts/learning_rate"] = float(self.optimizer.param_groups[0]["lr"])
         metrics["perf/minibatches"] = total["minibatches"]

@@ -9,19 +9,30 @@ returns in an attribute:
         return {**terms, "loss": terms["loss"] + 1e-4 * penalty, "penalty": penalty}
 
     my_loss.names = (*LOSS_NAMES, "penalty")
+
+One that trains towards something else, too, has a function of the rollout's episodes as its attribute `targets`:
+
+    my_loss.targets = lambda episodes: {"length": np.diff(episodes.episode_offsets)[episodes.episode_N]}
+
+and finds the numbers of a batch's steps as `targets.more["length"]`, float32 [B].
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from movelist.core import ragged
 from movelist.core.errors import SettingsError
 from movelist.core.ragged import Segments
 from movelist.core.settings import UpdateSettings
+from movelist.data.episode import Episodes
 
 
 @dataclass(frozen=True)
@@ -33,14 +44,22 @@ class Targets:
         advantage_B: How much better it did than expected, normalised.
         return_B: The return to predict, in scaled units.
         old_value_B: The value before the update, in scaled units.
+        more: By name, what the loss asked for besides.
     """
 
     old_log_prob_B: torch.Tensor
     advantage_B: torch.Tensor
     return_B: torch.Tensor
     old_value_B: torch.Tensor
+    more: Mapping[str, torch.Tensor] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def standard(self) -> tuple[torch.Tensor, ...]:
+        """Those that every batch has, in the order above."""
+        return self.old_log_prob_B, self.advantage_B, self.return_B, self.old_value_B
 
 
+STANDARD_TARGETS = ("old_log_prob", "advantage", "return", "old_value")  # in the order of Targets
 LOSS_NAMES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 TAKEN_NAMES = frozenset({"steps", "minibatches", "grad_norm", "first_bad", "skipped"})  # summed beside a loss's own
 # Probabilities e^20 = 5e8 times apart are no step of learning; e^89 would be infinite in float32.
@@ -58,6 +77,7 @@ def ppo_loss(
     chosen_B: torch.Tensor,
     targets: Targets,
     settings: UpdateSettings,
+    dual_clip: float | None = None,
 ) -> dict[str, torch.Tensor]:
     """The loss of a batch, and what to log of it, summed over its steps.
 
@@ -73,28 +93,28 @@ def ppo_loss(
         chosen_B: int64 [B], the chosen action's place in the flat list.
         targets: What to train towards.
         settings: clip_range, clip_range_vf, ent_coef and vf_coef are read.
+        dual_clip: As in `policy_loss`.
 
     Returns:
         0-d tensors by the names of LOSS_NAMES; "loss" carries the gradient. approx_kl is `ratio - 1 - log ratio`.
 
     Source: Schulman et al. 2017, arXiv 1707.06347, eq. 7 and 9; approx_kl: http://joschu.net/blog/kl-approx.html.
     """
-    return _ppo_loss(score_A, value_B, segments, chosen_B, targets, settings, None)
+    log_prob_A = ragged.log_softmax(score_A, segments)
+    log_ratio_B = log_ratio(log_prob_A.index_select(0, chosen_B), targets.old_log_prob_B)
+    ratio_B = log_ratio_B.exp()
+    policy = policy_loss(ratio_B, targets.advantage_B, settings.clip_range, dual_clip)
+    value = value_loss(value_B, targets, settings.clip_range_vf)
+    entropy = ragged.entropy(log_prob_A, segments).sum()
+    with torch.no_grad():
+        kl = approx_kl(log_ratio_B)
+        clipped = clip_fraction(ratio_B, settings.clip_range)
+    loss = policy + settings.vf_coef * value - settings.ent_coef * entropy
+    return named_terms(loss, policy, value, entropy, kl, clipped)
 
 
-def recorded_ppo_loss(
-    score_A: torch.Tensor,
-    value_B: torch.Tensor,
-    segments: Segments,
-    chosen_B: torch.Tensor,
-    targets: Targets,
-    settings: UpdateSettings,
-) -> dict[str, torch.Tensor]:
-    """`ppo_loss` with dual clipping, for recorded games: their policy may be far from the present one.
-
-    Arguments and results as in `ppo_loss`, and the same numbers where no ratio is above DUAL_CLIP.
-    """
-    return _ppo_loss(score_A, value_B, segments, chosen_B, targets, settings, DUAL_CLIP)
+# For recorded games, whose policy may be far from the present one; the same numbers where no ratio is above DUAL_CLIP.
+recorded_ppo_loss: Loss = functools.partial(ppo_loss, dual_clip=DUAL_CLIP)
 
 
 def imitation_loss(
@@ -190,6 +210,26 @@ def named_terms(
     return dict(zip(LOSS_NAMES, (loss, policy, value, entropy, kl, clipped), strict=True))
 
 
+def own_targets(loss: Loss, episodes: Episodes) -> dict[str, NDArray[Any]]:
+    """What a loss's attribute `targets` makes of a rollout's episodes: by name a finite number for each step, [N].
+
+    Raises:
+        SettingsError: A name is a standard target's, or there is not one finite number for each step.
+    """
+    make = getattr(loss, "targets", None)
+    made = {} if make is None else {name: np.asarray(column) for name, column in make(episodes).items()}
+    for name, column in made.items():
+        if name in STANDARD_TARGETS:
+            raise SettingsError("a loss's own target needs a name of its own", got=name)
+        if column.shape != (episodes.num_steps,) or not np.isfinite(column).all():
+            raise SettingsError(
+                f"the loss's target {name} is not a finite number for each step",
+                got=f"shape {list(column.shape)}",
+                expected=[episodes.num_steps],
+            )
+    return made
+
+
 def loss_names(loss: Loss) -> tuple[str, ...]:
     """What a loss returns: its attribute `names`, or LOSS_NAMES if it has none.
 
@@ -220,25 +260,3 @@ def check_terms(terms: Mapping[str, torch.Tensor], names: tuple[str, ...]) -> No
             expected=", ".join(names),
             do="List all that it returns in its attribute `names`.",
         )
-
-
-def _ppo_loss(
-    score_A: torch.Tensor,
-    value_B: torch.Tensor,
-    segments: Segments,
-    chosen_B: torch.Tensor,
-    targets: Targets,
-    settings: UpdateSettings,
-    dual_clip: float | None,
-) -> dict[str, torch.Tensor]:
-    log_prob_A = ragged.log_softmax(score_A, segments)
-    log_ratio_B = log_ratio(log_prob_A.index_select(0, chosen_B), targets.old_log_prob_B)
-    ratio_B = log_ratio_B.exp()
-    policy = policy_loss(ratio_B, targets.advantage_B, settings.clip_range, dual_clip)
-    value = value_loss(value_B, targets, settings.clip_range_vf)
-    entropy = ragged.entropy(log_prob_A, segments).sum()
-    with torch.no_grad():
-        kl = approx_kl(log_ratio_B)
-        clipped = clip_fraction(ratio_B, settings.clip_range)
-    loss = policy + settings.vf_coef * value - settings.ent_coef * entropy
-    return named_terms(loss, policy, value, entropy, kl, clipped)

@@ -13,6 +13,7 @@ or into rows of a table, outside it.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -92,12 +93,17 @@ class ActionEncoder(nn.Module):
         return torch.relu(self.first(encoded_U))
 
 
-class Network(nn.Module):
+class Network(nn.Module, ABC):
     """What a training asks of a network. One of your own is a subclass with `forward` and `values`.
+
+    A network of your own that looks at further columns of the episodes names them in `column_names`; its `forward` is
+    given them by these names, [B, width] per step and [A, width] per action; `values` is not.
 
     Args:
         shape: The sizes.
     """
+
+    column_names: tuple[str, ...] = ()
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -128,9 +134,9 @@ class Network(nn.Module):
                 do='Use action_encoder "bits", or tell the game\'s true num_actions.',
             )
 
+    @abstractmethod
     def values(self, state_BS: torch.Tensor) -> torch.Tensor:
         """[B, S] -> [B], the movers' expected returns in scaled units, as `forward` gives them."""
-        raise NotImplementedError
 
     @property
     def value_bias(self) -> nn.Parameter | None:
@@ -313,11 +319,23 @@ def make_net(shape: ModelShape, *, state_encoder: nn.Module | None = None, netwo
     """
     if network is None and shape.network:
         _refuse_handed_in(shape.network, "net")
-        network = by_name.find(shape.network)(shape)
+        maker = by_name.find(shape.network)
+        try:
+            network = maker(shape)
+        except TypeError as error:
+            raise SettingsError(
+                "the network cannot be made",
+                got=error,
+                where=shape.network,
+                do="It is called with a movelist.ModelShape, then with the keywords of its name; it has `values`.",
+            ) from error
         if not isinstance(network, Network):
             got = f"{shape.network} made a {type(network).__name__}"
             raise SettingsError("this is no network", got=got, expected="a movelist.Network")
     if network is not None:
+        if type(network).forward is nn.Module.forward:
+            got = type(network).__name__
+            raise SettingsError("a network has no forward", got=got, do="Write one: docs/extending.md says how.")
         return network
     if state_encoder is None and shape.state_encoder:
         state_encoder = _make_encoder(shape)

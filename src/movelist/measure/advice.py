@@ -62,14 +62,29 @@ def _is_so(profile: Profile, advice: Advice) -> bool:
 
 
 def _judged(advice: Advice, trials: list[Trial]) -> Advice | None:
-    """What trials of this very change said: the advice with its ratio, or None if it did not help."""
+    """What trials of this very change said: the advice with its ratio, or None if it did not help.
+
+    What was tried only together with others says so, if that did not help; if it did, it is advice by itself.
+    """
     same = [trial for trial in trials if trial.changes == advice.changes]
     if not same:
-        return advice
+        return _judged_together(advice, trials)
     best = _what_counts(same)
     if not best.helped:
         return None
     return replace(advice, ratio=best.ratio, numbers={**advice.numbers, **_on_top(best)})
+
+
+def _judged_together(advice: Advice, trials: list[Trial]) -> Advice | None:
+    """The same of a change that was tried only as a part of larger ones."""
+    larger = [trial for trial in trials if advice.changes.items() < {**trial.against, **trial.changes}.items()]
+    if not larger:
+        return advice
+    last = larger[-1]
+    if last.helped:
+        return None
+    others = {name: value for name, value in {**last.against, **last.changes}.items() if name not in advice.changes}
+    return replace(advice, numbers={**advice.numbers, "together": last.ratio, "others": " ".join(flag_texts(others))})
 
 
 def _what_counts(same: list[Trial]) -> Trial:

@@ -19,8 +19,8 @@ from movelist.core.errors import DataError, GameError, MissingExtraError, Settin
 from movelist.core.settings import PlaySettings
 from movelist.data import recordings
 from movelist.data.episode import Episodes, concatenate
-from movelist.games.catalog import make_game
-from movelist.games.game import action_encoder
+from movelist.games.catalog import make_game, make_known
+from movelist.games.game import Game, action_encoder, game_name
 from movelist.learn.device import choose_device, set_up
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.measure.chart import Panel, svg
@@ -174,8 +174,9 @@ class Steps:
 
 def played_steps(settings: BenchmarkSettings) -> Steps:
     """Games of random players."""
-    source = SelfPlay(make_game(settings.game), PlaySettings(), seed=settings.seed)
-    return steps_of(source.collect(RandomPolicy(), settings.num_episodes), settings.game)
+    game = make_game(settings.game)
+    source = SelfPlay(game, PlaySettings(), seed=settings.seed)
+    return steps_of(source.collect(RandomPolicy(), settings.num_episodes), game)
 
 
 def recorded_steps(settings: BenchmarkSettings) -> Steps:
@@ -197,13 +198,13 @@ def recorded_steps(settings: BenchmarkSettings) -> Steps:
     return steps_of(concatenate(parts), game)
 
 
-def steps_of(episodes: Episodes, game: str) -> Steps:
+def steps_of(episodes: Episodes, game: str | Game) -> Steps:
     """Episodes of a game, which need not be installed: without it, its ids are taken as bits."""
     try:
-        made = make_game(game)
+        made = make_known(game) if isinstance(game, str) else game
     except (GameError, MissingExtraError):
-        return Steps(episodes, game, None, "bits")
-    return Steps(episodes, game, getattr(made, "num_actions", None), action_encoder(made))
+        return Steps(episodes, str(game), None, "bits")
+    return Steps(episodes, game_name(made), getattr(made, "num_actions", None), action_encoder(made))
 
 
 def _say(text: str) -> None:

@@ -74,13 +74,13 @@ class Sample:
         rollout = Rollout(episodes, net.encode_ids, device)
         ids = torch.from_numpy(episodes.action_id_A).to(device)
         longest = int(rollout.count_N.max())
-        there = Targets(*(value.to(device) for value in vars(targets).values()))
+        there = Targets(*(value.to(device) for value in targets.standard))
         return cls(rollout, rollout.state_NS, ids, episodes.action_offsets, episodes.chosen_N, all_id_K, longest, there)
 
     def first(self, num_steps: int, net: PolicyValueNet) -> Sample:
         """The first steps alone."""
         keep_N = np.arange(self.num_steps) < num_steps
-        targets = Targets(*(value[:num_steps] for value in vars(self.targets).values()))
+        targets = Targets(*(value[:num_steps] for value in self.targets.standard))
         part = Sample.of(self.rollout.episodes.select_steps(keep_N), targets, self.all_id_K, net)
         return replace(part, longest=self.longest)
 

@@ -115,6 +115,9 @@ def advice_tried(advice: Advice, lang: str) -> str:
     """What it did when it was tried, or that it was not."""
     texts = words(lang).LINES
     if advice.ratio is None:  # what --tune cannot try is said without it
+        if "together" in advice.numbers:
+            numbers = advice.numbers
+            return str(texts["tried_together"].format(ratio=numbers["together"], others=numbers["others"]))
         return str(texts["to_be_done" if advice.kind == "loading" else "not_tried"])
     if on_top := advice.numbers.get("on_top"):
         return str(texts["tried_on_top"].format(ratio=advice.ratio, others=on_top))

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from movelist.core.settings import UpdateSettings
 from movelist.data.episode import Episodes
 from movelist.learn.batch import plan_minibatches
-from movelist.learn.learner import TARGETS, Prepared
-from movelist.learn.loss import Targets
+from movelist.learn.learner import Prepared
+from movelist.learn.loss import STANDARD_TARGETS, Targets
 from movelist.learn.model import PolicyValueNet
 from movelist.measure.clock import clock
 from movelist.measure.findings import Shapes
@@ -94,7 +94,7 @@ def per_sample_steps_per_second(
     """
     episodes = prepared.rollout.episodes
     step_B = np.arange(min(PER_SAMPLE_STEPS, episodes.num_steps))
-    targets = Targets(*(torch.from_numpy(prepared.targets[name][step_B]) for name in TARGETS))
+    targets = Targets(*(torch.from_numpy(prepared.targets[name][step_B]) for name in STANDARD_TARGETS))
     learnt = copy.deepcopy(net)
     sample = Sample.of(pick_steps(episodes, step_B), targets, np.unique(episodes.action_id_A), learnt)
     answer = per_sample_bit_loop if net.shape.action_encoder == "bits" else per_sample

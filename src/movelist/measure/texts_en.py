@@ -120,6 +120,7 @@ LINES = {
     "tried": "tried: {ratio:.2f} times as fast",
     "tried_on_top": "tried: {ratio:.2f} times as fast, on top of {others}",
     "on_top": "{changes} on top of {others}",
+    "tried_together": "tried only together with {others}: {ratio:.2f} times as fast",
     "to_be_done": "not tried",
     "not_tried": "not tried; movelist profile --tune tries it",
     "convert": "movelist convert {data} --out store, then --data store",
@@ -218,7 +219,8 @@ COMPARE = {
     "head_new": "after",
     "head_ratio": "ratio",
     "rule": "The noise is twice the standard error of the updates' median seconds, of both profiles together; a ratio "
-    "from 1/{noise:.2f} to {noise:.2f} may be chance.",
+    "from 1/{noise:.2f} to {noise:.2f} may be chance. A part of an update is held against the noise of the whole "
+    "update, so a short part may change more than that and still be within it.",
 }
 FIGURES = {
     "steps_per_second": "steps/s, by median updates",

@@ -108,6 +108,7 @@ LINES = {
     "tried_on_top": "在 {others} 的基础上实测快到 {ratio:.2f} 倍",
     "on_top": "{changes}，基于 {others}",
     "to_be_done": "还没试过",
+    "tried_together": "只和 {others} 一起试过：速度是 {ratio:.2f} 倍",
     "not_tried": "还没试过，movelist profile --tune 会去试",
     "convert": "movelist convert {data} --out store，再用 --data store",
     "tuned": "合在一起：{flags}{ratio}",
@@ -197,7 +198,8 @@ COMPARE = {
     "head_old": "之前",
     "head_new": "之后",
     "head_ratio": "比值",
-    "rule": "波动是两次更新用时中位数的标准误差合起来的两倍；比值在 1/{noise:.2f} 到 {noise:.2f} 之间可能只是偶然。",
+    "rule": "波动是两次更新用时中位数的标准误差合起来的两倍；比值在 1/{noise:.2f} 到 {noise:.2f} 之间可能只是偶然。"
+    "更新中的某一部分是与整个更新的波动相比的，所以很短的部分比值变化再大，也可能仍在波动之内。",
 }
 FIGURES = {
     "steps_per_second": "每秒步数（按更新的中位数）",

@@ -1,6 +1,6 @@
 """The policy for the engine: write a file, open it again, prove it equal to torch, and only then leave it there.
 
-Profiles: `ort` and `sentis15` (ONNX, see onnx_graph.py) and `weights` (see weights_file.py).
+The kinds of files are in profiles.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -22,13 +22,11 @@ from movelist.core.ragged import Segments
 from movelist.data.whole_file import write_whole
 from movelist.learn.device import exact_products
 from movelist.learn.model import Network, PolicyValueNet
-from movelist.play import onnx_graph, weights_file
-from movelist.play.exported import Scorer, scorer_of
 from movelist.play.policy_info import PolicyInfo
+from movelist.play.profiles import PROFILES, WEIGHTS, ExportProfile, profile_named
+from movelist.play.scorers import Scorer
 
 Array = NDArray[Any]
-Profile = Literal["ort", "sentis15", "weights"]
-SUFFIX_OF = {"ort": ".onnx", "sentis15": ".onnx", "weights": ".safetensors"}
 CHECK_ACTIONS = 400  # in the longest list
 CHECK_BATCHES = (1, 2, 3, 64, 7, 33, 1, 50, 16, 23)  # 200 lists in all
 # Of a policy published again: the same operators were compared in full the first time, and a full comparison at a width
@@ -77,7 +75,7 @@ def export_net(
     net: Network,
     info: PolicyInfo,
     path: Path,
-    profile: Profile = "ort",
+    profile: str = "ort",
     *,
     value: bool = False,
     batches: tuple[int, ...] = CHECK_BATCHES,
@@ -101,7 +99,7 @@ def export_net(
         CheckpointError: The network cannot be written so, or the file is not equal to it.
         SaveError: The file cannot be written.
     """
-    _check_request(path, profile, value)
+    kind = _requested(path, profile, value)
     if not isinstance(net, PolicyValueNet):
         raise CheckpointError(
             "a network of one's own cannot be exported",
@@ -111,14 +109,10 @@ def export_net(
         )
     # Compared on a CPU in full float32: on a GPU torch itself is as far off as TF32 rounds.
     net = copy.deepcopy(net).cpu().float().eval()
-    if profile == "weights":
-        content = weights_file.to_bytes(net, info)
-    else:
-        metadata = {"format": f"movelist-{profile}/1", **info.to_metadata()}
-        content = onnx_graph.to_bytes(onnx_graph.build(net, profile, metadata, value=value))
+    content = kind.to_bytes(net, info, value)
     reports: list[tuple[int, float]] = []
     with exact_products():
-        _write(path, content, lambda beside: reports.append(_prove(beside, net, info, path, profile, value, batches)))
+        _write(path, content, lambda beside: reports.append(_prove(beside, net, info, path, kind, value, batches)))
     (num_actions, error) = reports[0]
     return ExportReport(
         path=path,
@@ -131,19 +125,18 @@ def export_net(
     )
 
 
-def _check_request(path: Path, profile: str, value: bool) -> None:
-    if profile not in SUFFIX_OF:
-        raise SettingsError("there is no such profile", got=profile, expected="ort, sentis15 or weights")
-    suffix = SUFFIX_OF[profile]
-    if path.suffix.lower() != suffix:
+def _requested(path: Path, profile: str, value: bool) -> ExportProfile:
+    kind = profile_named(profile)
+    if path.suffix.lower() != kind.suffix:
         raise SettingsError(
             f"a file of profile {profile} is named otherwise",
             got=path.name,
-            expected=f"a name ending in {suffix}",
-            do="Plain weights need --profile weights." if path.suffix.lower() == SUFFIX_OF["weights"] else None,
+            expected=f"a name ending in {kind.suffix}",
+            do="Plain weights need --profile weights." if path.suffix.lower() == WEIGHTS.suffix else None,
         )
-    if value and profile == "weights":
-        raise SettingsError("a weights file holds no value", do="Export with --profile ort, or without --value.")
+    if value and not kind.holds_value:
+        raise SettingsError(f"a {profile} file holds no value", do="Export with --profile ort, or without --value.")
+    return kind
 
 
 def _prove(
@@ -151,15 +144,14 @@ def _prove(
     net: PolicyValueNet,
     info: PolicyInfo,
     path: Path,
-    profile: str,
+    kind: ExportProfile,
     value: bool,
     batches: tuple[int, ...],
 ) -> tuple[int, float]:
     """Open the written file and compare it with torch; the actions compared and the largest error."""
     content = beside.read_bytes()
-    if profile != "weights":
-        onnx_graph.check_model(onnx_graph.import_onnx().load_model_from_string(content), profile)
-    scorer = scorer_of(content, path.name)
+    kind.check(content)
+    scorer = kind.reader(content, path.name)
     if scorer.info != info:
         raise CheckpointError("the file's metadata reads back otherwise", got=scorer.info, expected=info)
     generator = np.random.default_rng(0)
@@ -265,7 +257,7 @@ def publish(
     info: PolicyInfo,
     folder: Path,
     *,
-    onnx: Literal["ort", "sentis15"] | None = None,
+    profile: str = "weights",
     keep: int = 3,
 ) -> dict[str, Any]:
     """Write `policy-<version>` for engines that play while training goes on, then point `latest.json` at it.
@@ -274,7 +266,7 @@ def publish(
         net: The network as it is now.
         info: The files' metadata; `policy_version` names them.
         folder: Where engines look.
-        onnx: Write `policy-<version>.onnx` of this profile, too.
+        profile: Of a file beside the weights, such as `policy-<version>.onnx`.
         keep: How many of the newest versions stay. An engine may still hold an older one open: it goes later.
 
     Returns:
@@ -284,17 +276,18 @@ def publish(
         MovelistError: As `export_net`; latest.json still names the version before.
     """
     latest: dict[str, Any] = {"policy_version": info.policy_version}
-    profiles: dict[str, Profile] = {"weights": "weights"}
-    if onnx:
-        profiles["onnx"] = onnx
+    kinds = {"weights": WEIGHTS}
+    if profile != WEIGHTS.name:
+        other = profile_named(profile)
+        kinds[other.suffix.removeprefix(".")] = other
     batches = REPEATED_BATCHES if (folder / "latest.json").exists() else CHECK_BATCHES
-    for kind, profile in profiles.items():
-        path = folder / f"policy-{info.policy_version}{SUFFIX_OF[profile]}"
-        export_net(net, info, path, profile, batches=batches)
-        latest[kind] = path.name
+    for name, kind in kinds.items():
+        path = folder / f"policy-{info.policy_version}{kind.suffix}"
+        export_net(net, info, path, kind.name, batches=batches)
+        latest[name] = path.name
     text = json.dumps(latest, indent=2) + "\n"
     _write(folder / "latest.json", text.encode("utf-8"), lambda beside: None)
-    for suffix in set(SUFFIX_OF.values()):
+    for suffix in {kind.suffix for kind in PROFILES}:
         for old in _old_versions(folder, suffix)[:-keep]:
             # Versions start again from a lower number where an earlier checkpoint was taken up.
             if old.name not in latest.values():

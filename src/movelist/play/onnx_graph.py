@@ -66,11 +66,7 @@ def import_onnx() -> Any:
     try:
         import onnx
     except ImportError as error:
-        raise MissingExtraError(
-            "ONNX files need an extra that is not installed",
-            got=str(error),
-            do='Install it with: pip install "movelist[onnx]".',
-        ) from None
+        raise MissingExtraError.of("ONNX files need", "onnx", error) from None
     return onnx
 
 
@@ -139,11 +135,7 @@ def _export_module(module: nn.Module, width: int, opset: int) -> Any:
                 dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
             )
     except ImportError as error:
-        raise MissingExtraError(
-            "a state encoder of your own needs an extra that is not installed",
-            got=str(error),
-            do='Install it with: pip install "movelist[onnx]".',
-        ) from None
+        raise MissingExtraError.of("a state encoder of your own needs", "onnx", error) from None
     except Exception as error:  # torch raises many types here, most with pages of advice for its developers
         raise CheckpointError(
             f"torch cannot write {type(module).__name__} as ONNX with opset {opset}",

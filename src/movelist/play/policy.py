@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +20,8 @@ from movelist.core import action_ids, ragged
 from movelist.core.errors import DataError, MovelistError, NonFiniteError
 from movelist.core.metrics import span
 from movelist.core.ragged import Segments
+from movelist.data.column import Column
+from movelist.data.episode import offsets_of, ranges
 from movelist.games.bot import Bot, described, is_bot, player_failed
 from movelist.learn.device import autocast, is_out_of_memory, to_device
 from movelist.learn.model import Network, PolicyValueNet
@@ -38,6 +40,7 @@ class Turns:
         action_id_A: int64 [A], the lists one after another.
         seed_B: int64 [B], each game's seed.
         turn_B: int64 [B], turns played in that game before this one.
+        columns: What the games' states tell beside, per step [B, width] and per action [A, width].
     """
 
     state_BS: Array
@@ -45,6 +48,32 @@ class Turns:
     action_id_A: Array
     seed_B: Array
     turn_B: Array
+    columns: Mapping[Column, Array] = field(default_factory=dict)
+
+    def take(self, index_B: Array) -> Turns:
+        """Some of them, in the given order."""
+        action_A = ranges(offsets_of(self.count_B), index_B)
+        row = {"step": index_B, "action": action_A}
+        return Turns(
+            self.state_BS[index_B],
+            self.count_B[index_B],
+            self.action_id_A[action_A],
+            self.seed_B[index_B],
+            self.turn_B[index_B],
+            {column: array[row[column.per]] for column, array in self.columns.items()},
+        )
+
+
+def join_turns(parts: Sequence[Turns]) -> Turns:
+    """The turns of several groups of games as one."""
+    if len(parts) == 1:
+        return parts[0]
+    state_BS, count_B, action_id_A, seed_B, turn_B = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("state_BS", "count_B", "action_id_A", "seed_B", "turn_B")
+    )
+    columns = {column: np.concatenate([part.columns[column] for part in parts]) for column in parts[0].columns}
+    return Turns(state_BS, count_B, action_id_A, seed_B, turn_B, columns)
 
 
 class Policy(Protocol):
@@ -110,14 +139,7 @@ def ask(policies: Sequence[Policy | Bot], policy_B: Array, turns: Turns) -> tupl
             continue
         if mine_B.all():
             return choices(policy, turns)
-        part = Turns(
-            turns.state_BS[mine_B],
-            turns.count_B[mine_B],
-            turns.action_id_A[np.repeat(mine_B, turns.count_B)],
-            turns.seed_B[mine_B],
-            turns.turn_B[mine_B],
-        )
-        index_B[mine_B], log_prob_B[mine_B] = choices(policy, part)
+        index_B[mine_B], log_prob_B[mine_B] = choices(policy, turns.take(np.flatnonzero(mine_B)))
     return index_B, log_prob_B
 
 
@@ -131,6 +153,10 @@ class RandomPolicy:
         uniform_B = uniform(turns.seed_B, turns.turn_B)
         index_B = np.minimum((uniform_B * turns.count_B).astype(np.int64), turns.count_B - 1)
         return index_B, -np.log(turns.count_B).astype(np.float32)
+
+    def log_probs(self, turns: Turns) -> Array:
+        """Log-probabilities of all legal actions, float32 [A]."""
+        return np.repeat(-np.log(turns.count_B).astype(np.float32), turns.count_B)
 
 
 class NetPolicy:
@@ -227,12 +253,22 @@ class NetPolicy:
         unique_id_U, unique_A = np.unique(turns.action_id_A, return_inverse=True)
         self.net.check_ids(torch.from_numpy(unique_id_U))
         columns = {"state": turns.state_BS, "offsets": plan.offsets.numpy(), "step": plan.step_A.numpy()}
+        told = to_device(self._told(turns), self.device)
         there = to_device({**columns, "unique": unique_A.reshape(-1), "id": unique_id_U}, self.device)
         segments = Segments(there["offsets"], there["step"], plan.num_steps, plan.num_actions)
         with autocast(self.device, self.use_amp):
             encoded_U = self.net.encode_ids(there["id"])
-            score_A, _ = self.net(there["state"], encoded_U, segments.step_A, there["unique"], None)
+            score_A, _ = self.net(there["state"], encoded_U, segments.step_A, there["unique"], None, **told)
         return ragged.log_softmax(score_A, segments), segments
+
+    def _told(self, turns: Turns) -> dict[str, Array]:
+        """The columns that the network looks at."""
+        told = {column.label: array for column, array in turns.columns.items()}
+        for name in self.net.column_names:
+            if name not in told:
+                raise DataError("the turns lack a column that the network looks at", got=sorted(told), expected=name,
+                                do="Let it play where the game tells it.")  # fmt: skip
+        return {name: told[name] for name in self.net.column_names}
 
     def _rows(self, action_id_A: Array) -> Array:
         """Each id's row in the kept halves; unknown ids are computed and kept first."""

@@ -3,49 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from movelist.data.episode import OTHER, POLICY, Episodes, credit, offsets_of
-from movelist.play.policy import Turns
+from movelist.data.column import Column
+from movelist.data.episode import FURTHER, OTHER, POLICY, Episodes, arguments, credit, offsets_of
+from movelist.play.policy import Turns, join_turns
 from movelist.play.running import Finished
 
 Array = NDArray[Any]
+_OWN = {column.label: column for column in FURTHER}  # columns of a game that Episodes has fields for
+
+
+class Round(NamedTuple):
+    """One turn of each of B games, and what was chosen.
+
+    Attributes:
+        number_B: int64 [B], the games' numbers.
+        turns: What the movers saw.
+        player_B: int64 [B], the movers.
+        score_B: float64 [B], what they had earned so far.
+        index_B: int64 [B], the choices.
+        log_prob_B: float32 [B], their log-probabilities.
+    """
+
+    number_B: Array
+    turns: Turns
+    player_B: Array
+    score_B: Array
+    index_B: Array
+    log_prob_B: Array
 
 
 class Recorder:
     """Gathers the columns of the turns, one network call after another, and sorts them by game in the end."""
 
-    def __init__(self, state_size: int) -> None:
-        self.state_size = state_size
-        self.rounds: list[tuple[Array, Turns, Array, Array, Array, Array]] = []
+    def __init__(self, state_size: int, columns: Sequence[Column] = ()) -> None:
+        self.state_size, self.columns = state_size, columns
+        self.rounds: list[Round] = []
 
-    def add(
-        self, number_B: Array, turns: Turns, player_B: Array, score_B: Array, index_B: Array, log_prob_B: Array
-    ) -> None:
+    def add(self, round_: Round) -> None:
         """Keep one round of turns."""
-        self.rounds.append((number_B, turns, player_B, score_B, index_B, log_prob_B))
+        self.rounds.append(round_)
 
     def episodes(self, finished: Sequence[Finished], seats_GP: Array) -> Episodes:
         """All turns kept, by game and in the order of play."""
-        columns = [np.concatenate(column) for column in zip(*((r[0], *r[2:]) for r in self.rounds), strict=True)]
-        number_N, player_N, score_N, chosen_N, log_prob_N = columns if columns else [np.zeros(0, np.int64)] * 5
+        number_N = self._joined("number_B")
         # Rounds are in the order of play, so a stable sort by game keeps it within each game.
-        order = np.argsort(number_N, kind="stable")
-        state_NS, count_N, action_id_A = self._flat(order)
+        order_N = np.argsort(number_N, kind="stable")
+        turns = self._turns(order_N)
+        columns = {**turns.columns, **self._columns_of_ends(finished, seats_GP.shape[1])}
+        player_N, score_N = self._joined("player_B")[order_N], self._joined("score_B")[order_N].astype(np.float64)
         episode_offsets = offsets_of(np.bincount(number_N, minlength=len(finished)))
         return_EP = np.array([game.returns for game in finished], np.float64).reshape(seats_GP.shape)
         truncated_E = np.array([game.final_states is not None for game in finished], bool)
         return Episodes(
-            state_NS=state_NS,
-            player_N=player_N[order],
-            action_offsets=offsets_of(count_N),
-            action_id_A=action_id_A,
-            chosen_N=chosen_N[order],
-            log_prob_N=log_prob_N[order].astype(np.float32),
-            reward_N=credit(score_N[order].astype(np.float64), player_N[order], episode_offsets, return_EP),
+            **arguments({_OWN.get(column.name, column): array for column, array in columns.items()}),
+            state_NS=turns.state_BS,
+            player_N=player_N,
+            action_offsets=offsets_of(turns.count_B),
+            action_id_A=turns.action_id_A,
+            chosen_N=self._joined("index_B")[order_N],
+            log_prob_N=self._joined("log_prob_B")[order_N].astype(np.float32),
+            reward_N=credit(score_N, player_N, episode_offsets, return_EP),
             episode_offsets=episode_offsets,
             return_EP=return_EP,
             truncated_E=truncated_E,
@@ -54,18 +76,17 @@ class Recorder:
             num_turns=sum(game.turns for game in finished),
         )
 
-    def _flat(self, order: Array) -> tuple[Array, Array, Array]:
-        """States, list lengths and ids in the given order of turns."""
+    def _joined(self, name: str) -> Array:
+        """One field of all rounds."""
+        return np.concatenate([getattr(each, name) for each in self.rounds]) if self.rounds else np.zeros(0, np.int64)
+
+    def _turns(self, order_N: Array) -> Turns:
+        """What the movers saw, in the given order of turns."""
         if not self.rounds:
-            return np.zeros((0, self.state_size), np.float32), np.zeros(0, np.int64), np.zeros(0, np.int64)
-        turns = [turn for _, turn, *_ in self.rounds]
-        state_NS = np.concatenate([turn.state_BS for turn in turns])[order]
-        count = np.concatenate([turn.count_B for turn in turns])
-        action_id = np.concatenate([turn.action_id_A for turn in turns])
-        start_N, count_N = (np.cumsum(count) - count)[order], count[order]
-        offsets = offsets_of(count_N)
-        source_A = np.arange(offsets[-1]) + np.repeat(start_N - offsets[:-1], count_N)
-        return state_NS, count_N, action_id[source_A]
+            none = np.zeros(0, np.int64)
+            told = {column: np.zeros((0, column.width or 0), column.dtype) for column in self.columns if column.by_turn}
+            return Turns(np.zeros((0, self.state_size), np.float32), none, none, none, none, told)
+        return join_turns([each.turns for each in self.rounds]).take(order_N)
 
     def _final_states(self, finished: Sequence[Finished], num_players: int) -> Array:
         final_EPS = np.zeros((len(finished), num_players, self.state_size), np.float32)
@@ -73,3 +94,13 @@ class Recorder:
             if game.final_states is not None:
                 row[:] = game.final_states
         return final_EPS
+
+    def _columns_of_ends(self, finished: Sequence[Finished], num_players: int) -> dict[Column, Array]:
+        """What the games told once they were over: columns per episode and per seat."""
+        return {
+            column: np.array([game.columns[column] for game in finished], column.dtype).reshape(
+                len(finished), *([num_players] if column.per == "seat" else []), column.width or 0
+            )
+            for column in self.columns
+            if not column.by_turn
+        }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from movelist.core.action_ids import parse_list
 from movelist.core.errors import DataError, GameError, MovelistError
 from movelist.core.settings import PlaySettings
+from movelist.data.column import Column
 from movelist.games.bot import NO_CHOICE, Bot, bot_choice, player_failed
+from movelist.games.columns import game_columns, read_columns
 from movelist.games.game import (
     FLOAT32_INTEGERS,
     Game,
@@ -37,6 +39,7 @@ class Running:
     seed: int
     state: State
     num_players: int
+    columns: tuple[Column, ...] = ()  # what the game's states tell beside what they show
     turn: int = 0
     player: int = 0
     actions: Sequence[int] = ()
@@ -53,16 +56,36 @@ class Finished:
         returns: Final scores [P].
         turns: Turns played, forced ones too.
         final_states: Each seat's view [P, S] where the game was cut off; None if it came to its end.
+        columns: Its columns per episode [width] and per seat [P, width].
     """
 
     returns: list[float]
     turns: int
     final_states: Array | None = None
+    columns: Mapping[Column, Array] = field(default_factory=dict)
+
+
+class Seen(NamedTuple):
+    """What the movers of B games see.
+
+    Attributes:
+        count_B: int64 [B], lengths of the legal lists.
+        action_id_A: int64 [A], the lists one after another.
+        player_B: int64 [B], the movers.
+        score_B: float64 [B], what they have earned so far.
+        columns: What the states tell beside, per step [B, width] and per action [A, width].
+    """
+
+    count_B: Array
+    action_id_A: Array
+    player_B: Array
+    score_B: Array
+    columns: Mapping[Column, Array]
 
 
 def start(game: Game, number: int, seed: int, num_players: int) -> Running:
     """Start a game; GameError if it cannot."""
-    return Running(number, seed, start_game(game, seed, num_players), num_players)
+    return Running(number, seed, start_game(game, seed, num_players), num_players, game_columns(game))
 
 
 def play(slots: Iterable[Running], indices: Iterable[int]) -> None:
@@ -104,7 +127,7 @@ def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]
             if slot.turn >= settings.max_turns:
                 # A copy for each seat: a state may fill one array for all of them.
                 views = np.stack([read_observation(state, seat, slot) for seat in range(num_players)])
-                finished[slot.number] = Finished(read_returns(state, num_players, slot), slot.turn, views)
+                finished[slot.number] = _finished(slot, views)
                 return False
             actions = state.legal_actions()
             if len(actions) != 1 or settings.keep_forced:
@@ -113,12 +136,19 @@ def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]
                 return True
             state.apply(0)
             slot.turn += 1
-        finished[slot.number] = Finished(read_returns(state, num_players, slot), slot.turn)
+        finished[slot.number] = _finished(slot)
     except MovelistError:
         raise
     except Exception as error:
         raise _explained(slot, error) from error
     return False
+
+
+def _finished(slot: Running, final_states: Array | None = None) -> Finished:
+    """What is left of a game that is over, or cut off."""
+    columns = [column for column in slot.columns if not column.by_turn]
+    told = read_columns(slot.state, columns, {"seat": slot.num_players}, slot) if columns else {}
+    return Finished(read_returns(slot.state, slot.num_players, slot), slot.turn, final_states, told)
 
 
 def _explained(slot: Running, error: Exception) -> GameError:
@@ -136,16 +166,12 @@ def _explained(slot: Running, error: Exception) -> GameError:
     return code_failed(error, str(slot))
 
 
-def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array, Array]:
+def look(slots: Iterable[Running], state_BS: Array) -> Seen:
     """See what each game's mover sees.
 
     Args:
         slots: B games.
         state_BS: float32 [B, S], filled here.
-
-    Returns:
-        count_B: int64 [B], lengths of the legal lists; action_id_A: int64 [A], the lists one after another; player_B:
-        int64 [B], the movers; score_B: float64 [B], what they have earned so far.
 
     Raises:
         GameError: A list is empty, a state has another width or shows numbers that cannot be learnt from, or the
@@ -157,6 +183,7 @@ def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array
     flat: list[int] = []
     players: list[int] = []
     scores: list[float] = []
+    told: list[dict[Column, Array]] = []
     for row, slot in zip(state_BS, slots, strict=True):
         if not slot.actions:
             raise GameError("a turn offers no legal action", where=str(slot))
@@ -171,6 +198,8 @@ def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array
                 )
             row[:] = view
             scores.append(float(slot.state.returns()[slot.player]))
+            if slot.columns:
+                told.append(_told_now(slot))
         except MovelistError:
             raise
         except Exception as error:
@@ -186,7 +215,21 @@ def look(slots: Iterable[Running], state_BS: Array) -> tuple[Array, Array, Array
     except DataError:
         _name_bad_list(seen)
         raise
-    return np.array(counts, np.int64), action_id_A, player_B, score_B
+    return Seen(np.array(counts, np.int64), action_id_A, player_B, score_B, _together(told))
+
+
+def _told_now(slot: Running) -> dict[Column, Array]:
+    columns = [column for column in slot.columns if column.by_turn]
+    return read_columns(slot.state, columns, {"action": len(slot.actions)}, slot) if columns else {}
+
+
+def _together(told: Sequence[Mapping[Column, Array]]) -> dict[Column, Array]:
+    """What several states tell of columns per step and per action, one after another."""
+    return {
+        column: np.stack(arrays) if column.per == "step" else np.concatenate(arrays)
+        for column in (told[0] if told else ())
+        if (arrays := [each[column] for each in told])
+    }
 
 
 def _check_states(slots: Sequence[Running], state_BS: Array) -> None:

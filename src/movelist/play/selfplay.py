@@ -18,9 +18,10 @@ from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes, Share, everything
 from movelist.games.bot import Bot, is_bot
+from movelist.games.columns import game_columns
 from movelist.games.game import Game, game_name, state_size
 from movelist.play.policy import Policy, Turns, choices, derive_seeds
-from movelist.play.recorder import Recorder
+from movelist.play.recorder import Recorder, Round
 from movelist.play.running import Finished, Running, advance, choose, look, play, start
 from movelist.play.watchdog import telling_what_hangs
 from movelist.play.workers import Workers
@@ -168,7 +169,7 @@ def _play_here(
     game: Game, policies: Sequence[Policy | Bot], seats_GP: Array, seed_G: Array, settings: PlaySettings
 ) -> Episodes:
     """As `play_games`, in this process."""
-    recorder = Recorder(state_size(game))
+    recorder = Recorder(state_size(game), game_columns(game))
     finished: dict[int, Finished] = {}
     running: list[Running] = []
     num_started = 0
@@ -194,9 +195,9 @@ def _play_turn(slots: list[Running], policy: Policy | Bot, recorder: Recorder) -
     """One decision of each game: ask the policy once, play, record."""
     with span("game"):
         state_BS = np.empty((len(slots), recorder.state_size), np.float32)
-        count_B, action_id_A, player_B, score_B = look(slots, state_BS)
+        seen = look(slots, state_BS)
         seed_B, turn_B = (np.array([getattr(slot, name) for slot in slots]) for name in ("seed", "turn"))
-        turns = Turns(state_BS, count_B, action_id_A, seed_B, turn_B)
+        turns = Turns(state_BS, seen.count_B, seen.action_id_A, seed_B, turn_B, seen.columns)
     if is_bot(policy):
         with span("game"):
             index_B = np.array([choose(policy, slot) for slot in slots], np.int64)
@@ -205,4 +206,5 @@ def _play_turn(slots: list[Running], policy: Policy | Bot, recorder: Recorder) -
         index_B, log_prob_B = choices(policy, turns)
     with span("game"):
         play(slots, index_B.tolist())
-        recorder.add(np.array([slot.number for slot in slots]), turns, player_B, score_B, index_B, log_prob_B)
+        number_B = np.array([slot.number for slot in slots])
+        recorder.add(Round(number_B, turns, seen.player_B, seen.score_B, index_B, log_prob_B))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from movelist.core.returns import Moments
 from movelist.data.episode import POLICY, Episodes
-from movelist.data.record_format import CONTROLLER_NAMES, NOT_USED_YET
+from movelist.data.record_format import CONTROLLER_NAMES
 from movelist.data.record_rules import NO_VERSION, Columns, Problem
 from movelist.play.arena import MANY_TRUNCATED, outcomes, wilson_interval
 
@@ -94,8 +94,7 @@ class Survey:
         self.widths.add(
             f"{widths.game}, {widths.num_players} players, state {list(widths.state_shape)} {widths.state_dtype}"
         )
-        present = (columns.critic_state_NC is not None, columns.feature_AF is not None)
-        self.not_used |= {name for name, there in zip(NOT_USED_YET, present, strict=True) if there}
+        self.not_used |= {column.label for column in columns.raw.further()}
         self._add_scores(columns)
 
     def _add_scores(self, columns: Columns) -> None:

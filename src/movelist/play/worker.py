@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from movelist.core.errors import WorkerError
 from movelist.core.settings import PlaySettings
 from movelist.play.policy import Turns
-from movelist.play.recorder import Recorder
+from movelist.play.recorder import Recorder, Round
 from movelist.play.running import Finished
 from movelist.play.worker_process import NOBODY, Block, BlockForm, Failure, Post, Reply, Task, serve
 
@@ -38,7 +38,7 @@ class Part:
         self.score_B, count_B = block.score_B[:size].copy(), block.count_B[:size].copy()
         ids = block.action_id_A[: int(count_B.sum())].copy() if post.action_id_A is None else post.action_id_A
         seed_B = np.array([seed_of[number] for number in self.number_B.tolist()], np.int64)
-        self.turns = Turns(block.state_BS[:size].copy(), count_B, ids, seed_B, block.turn_B[:size].copy())
+        self.turns = Turns(block.state_BS[:size].copy(), count_B, ids, seed_B, block.turn_B[:size].copy(), post.columns)
         self.choice_B, self.fault = block.choice_B[:size].copy(), post.fault
 
 
@@ -118,7 +118,7 @@ class Worker:
             self.connection.send(message)
 
     def _new_block(self, half: int, rows: int, capacity: int) -> None:
-        _require_shared_memory(8 * (1 + 6 * rows + capacity) + 4 * rows * self.state_size)
+        _require_shared_memory(BlockForm("", rows, self.state_size, capacity).num_bytes)
         try:
             block = Block.make(rows, self.state_size, capacity)
         except OSError as error:
@@ -152,7 +152,8 @@ class Worker:
             form = self.blocks[half].form
         self.blocks[half].choice_B[: len(index_B)] = index_B
         self._send(Reply(half, form))
-        self.recorder.add(part.number_B, part.turns, part.player_B, part.score_B, index_B, log_prob_B)
+        turns = Round(part.number_B, part.turns, part.player_B, part.score_B, index_B, log_prob_B)
+        self.recorder.add(turns)
 
     def death(self) -> Failure:
         """How the process ended, and in the middle of which game."""

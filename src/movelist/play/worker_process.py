@@ -8,6 +8,7 @@ and choices lie in a Block of shared memory for each half.
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
@@ -15,8 +16,8 @@ import signal
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
@@ -24,8 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from movelist.core.by_name import import_file
 from movelist.core.errors import MovelistError
 from movelist.core.settings import PlaySettings
+from movelist.data.column import Column
 from movelist.games.bot import Bot, bot_choice
 from movelist.games.game import SEE_TRACEBACK, Game
 from movelist.play.running import Finished, Running, advance, look, play, start
@@ -43,6 +46,26 @@ class BlockForm:
     rows: int
     state_size: int
     capacity: int  # of legal actions, all lists together
+
+    def arrays(self) -> dict[str, tuple[type, tuple[int, ...]]]:
+        """Dtype and shape of each array, in the order in which they lie there."""
+        whole, rows = np.int64, (self.rows,)
+        return {
+            "current": (whole, (1,)),
+            "number_B": (whole, rows),
+            "count_B": (whole, rows),
+            "turn_B": (whole, rows),
+            "player_B": (whole, rows),
+            "choice_B": (whole, rows),
+            "score_B": (np.float64, rows),
+            "action_id_A": (whole, (self.capacity,)),
+            "state_BS": (np.float32, (self.rows, self.state_size)),  # last, since its values are narrower
+        }
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all arrays."""
+        return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in self.arrays().values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +88,7 @@ class Post:
     num_turns: int
     finished: dict[int, Finished]
     action_id_A: Array | None  # the lists themselves where the block is too small for them
+    columns: Mapping[Column, Array]  # what the games tell beside; no game of movelist's own does
     fault: tuple[int, str] | None = None  # the row where a bot made no choice, and what it did instead
 
 
@@ -100,15 +124,23 @@ class Block:
         state_BS: float32 [rows, S].
     """
 
+    current: Array
+    number_B: Array
+    count_B: Array
+    turn_B: Array
+    player_B: Array
+    choice_B: Array
+    score_B: Array
+    action_id_A: Array
+    state_BS: Array
+
     def __init__(self, memory: SharedMemory, form: BlockForm, *, to_unlink: bool) -> None:
         self.memory, self.form, self.to_unlink = memory, form, to_unlink
-        self._used = 0
-        self.current = self._array(np.int64, 1)
-        self.number_B, self.count_B, self.turn_B = (self._array(np.int64, form.rows) for _ in range(3))
-        self.player_B, self.choice_B = (self._array(np.int64, form.rows) for _ in range(2))
-        self.score_B = self._array(np.float64, form.rows)
-        self.action_id_A = self._array(np.int64, form.capacity)
-        self.state_BS = self._array(np.float32, form.rows, form.state_size)  # last, since its values are narrower
+        used = 0
+        for name, (dtype, shape) in form.arrays().items():
+            array: Array = np.ndarray(shape, dtype, memory.buf, used)
+            setattr(self, name, array)
+            used += array.nbytes
 
     @classmethod
     def make(cls, rows: int, state_size: int, capacity: int) -> Block:
@@ -117,8 +149,9 @@ class Block:
         Raises:
             OSError: There is too little memory.
         """
-        memory = SharedMemory(create=True, size=8 * (1 + 6 * rows + capacity) + 4 * rows * state_size)
-        block = cls(memory, BlockForm(memory.name, rows, state_size, capacity), to_unlink=True)
+        form = BlockForm("", rows, state_size, capacity)
+        memory = SharedMemory(create=True, size=form.num_bytes)
+        block = cls(memory, replace(form, name=memory.name), to_unlink=True)
         block.forget()
         return block
 
@@ -126,11 +159,6 @@ class Block:
     def attach(cls, form: BlockForm) -> Block:
         """The other process's."""
         return cls(SharedMemory(form.name), form, to_unlink=False)
-
-    def _array(self, dtype: type, *shape: int) -> Array:
-        array: Array = np.ndarray(shape, dtype, self.memory.buf, self._used)
-        self._used += array.nbytes
-        return array
 
     def forget(self) -> None:
         """Nobody's game is in it."""
@@ -188,12 +216,13 @@ class _Half:
         block, size = self.block, len(self.running)
         block.number_B[:size] = [slot.number for slot in self.running]
         block.turn_B[:size] = [slot.turn for slot in self.running]
-        count_B, action_id_A, player_B, score_B = look(self._each(), block.state_BS[:size])
-        block.count_B[:size], block.player_B[:size], block.score_B[:size] = count_B, player_B, score_B
-        fits = len(action_id_A) <= block.form.capacity
+        seen = look(self._each(), block.state_BS[:size])
+        block.count_B[:size], block.player_B[:size], block.score_B[:size] = seen.count_B, seen.player_B, seen.score_B
+        fits = len(seen.action_id_A) <= block.form.capacity
         if fits:
-            block.action_id_A[: len(action_id_A)] = action_id_A
-        return Post(self.half, size, finished, None if fits else action_id_A, self._bots_choose())
+            block.action_id_A[: len(seen.action_id_A)] = seen.action_id_A
+        ids = None if fits else seen.action_id_A
+        return Post(self.half, size, finished, ids, seen.columns, self._bots_choose())
 
     def _bots_choose(self) -> tuple[int, str] | None:
         """Note what the bots play; the first row where one makes no choice, and what it did."""
@@ -216,7 +245,10 @@ def serve(connection: Connection, packed_game: bytes, settings: PlaySettings) ->
     # The other end closes: the main process needs no more games, or is gone.
     with contextlib.suppress(EOFError, ConnectionError):
         try:
-            game = pickle.loads(packed_game)
+            files, packed = pickle.loads(packed_game)
+            for file in files:
+                import_file(file)
+            game = pickle.loads(packed)
         except Exception as error:
             connection.send(_failure(error, NOBODY))
             return

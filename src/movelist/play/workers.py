@@ -19,14 +19,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from movelist.core.by_name import files_in
 from movelist.core.errors import GameError, MovelistError, SettingsError, WorkerError
 from movelist.core.metrics import span
 from movelist.core.patience import Patience
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes
 from movelist.games.bot import Bot, is_bot, packed, player_failed
+from movelist.games.columns import game_columns
 from movelist.games.game import Game, game_name, state_size
-from movelist.play.policy import Policy, Turns, ask
+from movelist.play.policy import Policy, ask, join_turns
 from movelist.play.recorder import Recorder
 from movelist.play.worker import PATIENCE, PROCESS_NAME, Part, Worker
 from movelist.play.worker_process import Failure, Post
@@ -60,7 +62,7 @@ class Workers:
 
         Raises:
             PlayerError: A player raised an exception, or answered something that is no choice.
-        WorkerError: A worker failed twice, or did not start.
+            WorkerError: A worker failed twice, or did not start.
             SettingsError: The running script starts itself again in each worker.
             GameError: The game cannot be made in a worker.
         """
@@ -74,7 +76,7 @@ class Workers:
         except BaseException:
             self.close()  # the workers wait for choices that will not come
             raise
-        recorder = Recorder(self.state_size)
+        recorder = Recorder(self.state_size, game_columns(self.game))
         recorder.rounds = [turn for worker in crew for turn in worker.recorder.rounds]
         finished = {number: game for worker in crew for number, game in worker.finished.items()}
         return recorder.episodes([finished[number] for number in range(len(seed_G))], seats_GP)
@@ -108,7 +110,7 @@ class Workers:
             parts = [(worker, part) for worker in crew if (part := worker.take(half)) is not None]
             if not parts:
                 return
-            turns = _together([part.turns for _, part in parts])
+            turns = join_turns([part.turns for _, part in parts])
             policy_B = np.concatenate([seats_GP[part.number_B, part.player_B] for _, part in parts])
             for _, part in parts:
                 self._refuse_fault(policies, seats_GP, part)
@@ -184,7 +186,8 @@ def check_workers(game: Game, num_workers: int) -> None:
 
 def _pack(game: Game) -> bytes:
     try:
-        return pickle.dumps(game)
+        packed = pickle.dumps(game)
+        return pickle.dumps((files_in(packed), packed))
     except Exception as error:  # whatever a game's own pickling raises
         raise GameError(
             "this game cannot be sent to a worker process",
@@ -215,14 +218,6 @@ def _did_not_start(worker: Worker, failure: Failure, game: str) -> MovelistError
         got=failure.text,
         do="What it said stands above; each worker first imports the script that is running.",
     )
-
-
-def _together(parts: list[Turns]) -> Turns:
-    """The turns of several workers for one network call."""
-    if len(parts) == 1:
-        return parts[0]
-    names = ("state_BS", "count_B", "action_id_A", "seed_B", "turn_B")
-    return Turns(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def _stop(crew: list[Worker]) -> None:

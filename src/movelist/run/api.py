@@ -1,7 +1,8 @@
-"""What Python users call: train, load, match, export."""
+"""What Python users call: train, load, match, exploitability, export."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,19 @@ from movelist.core.errors import CheckpointError, SettingsError
 from movelist.core.settings import MatchSettings, TrainSettings
 from movelist.data.episode import Source
 from movelist.games.bot import Bot
-from movelist.games.catalog import make_game
-from movelist.games.game import Game, check_game, game_name
+from movelist.games.catalog import is_own, make_game, own_name
+from movelist.games.check import check_game
+from movelist.games.game import Game, game_name
+from movelist.games.game_tree import MOST_NODES
 from movelist.learn.device import choose_device
 from movelist.learn.learner import Learner
 from movelist.learn.loss import Loss
 from movelist.learn.model import EncoderMaker, Network, NetworkMaker
-from movelist.play import arena
-from movelist.play.export import ExportReport, Profile, export_net
+from movelist.play import arena, terminal
+from movelist.play import exploitability as exact
+from movelist.play.export import ExportReport, export_net
 from movelist.play.exported import ExportedPolicy
-from movelist.play.policy import NetPolicy, Policy
+from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.play.policy_info import describe
 from movelist.play.selfplay import Opponents
 from movelist.run import checkpoint
@@ -29,17 +33,17 @@ from movelist.run.checkpoint import load_policy as load
 from movelist.run.exactness import movelist_version
 from movelist.run.folder import read_settings
 from movelist.run.parts import handed_in
-from movelist.run.players import find_player, game_of
+from movelist.run.players import find_player, game_of, load_player
 from movelist.run.presets import preset
 from movelist.run.start import Update
 from movelist.run.train import TrainResult
 from movelist.run.train import train as train_settings
 
-__all__ = ["export", "load", "match", "train"]
+__all__ = ["exploitability", "export", "load", "match", "play_game", "train"]
 
 
 def train(
-    game: str | Game | None = None,
+    game: str | Game | Callable[[], Game] | None = None,
     *,
     net: Network | NetworkMaker | str | None = None,
     state_encoder: nn.Module | EncoderMaker | str | None = None,
@@ -56,7 +60,8 @@ def train(
     Each part can be handed in ready made; docs/extending.md has a small working program for each.
 
     Args:
-        game: A name, or a game of your own (see `movelist.Game`; `movelist.check_game` tests it). None is dou_dizhu, or
+        game: A name (docs/games.md), or a game of your own (see `movelist.Game`; `movelist.check_game` tests it): its
+            class, which every command finds again if it stands at the top of a module, or a game. None is dou_dizhu, or
             with `data=` the game that the recordings name.
         net: A network in place of the standard one: a `movelist.Network`, its class (called with a
             `movelist.ModelShape`), or the class's name, "module:Class". Checkpoints name the class, so that every
@@ -83,8 +88,7 @@ def train(
         settings = read_settings(Path(resumed)) | {"out": None, "preset": None} | settings
     if name := settings.get("preset"):
         settings = preset(name, settings.get("device", "auto")) | settings
-    own = game if game is not None and not isinstance(game, str) else None
-    named = {} if game is None else {"game": game if isinstance(game, str) else game_name(game)}
+    own, named = _own_and_named(game, settings if resumed else {})
     chosen = TrainSettings.from_flat(settings | named)
     if own is not None:
         check_game(own, num_games=1, max_turns=chosen.play.max_turns, cut_off=True)
@@ -102,11 +106,25 @@ def train(
     return train_settings(resolved, own, parts=parts)
 
 
+def _own_and_named(
+    game: str | Game | Callable[[], Game] | None, before: dict[str, Any]
+) -> tuple[Game | None, dict[str, Any]]:
+    """The game that was handed in, and how the settings name it; a class that can be found again is a name."""
+    if game is None or isinstance(game, str):
+        return None, {} if game is None else {"game": game}
+    if (name := own_name(game)) is not None:
+        return None, {"game": name}
+    own = make_game(game)
+    if is_own(str(before.get("game"))):  # the run knows where its class stands
+        return own, {"game": before["game"]}
+    return own, {"game": game_name(own)}
+
+
 def match(
     policy: Policy | Bot | Path | str,
     opponent: Policy | Bot | Path | str = "random",
     *,
-    game: str | Game | None = None,
+    game: str | Game | Callable[[], Game] | None = None,
     num_games: int = 1_000,
     seed: int = 0,
     greedy: bool = True,
@@ -140,10 +158,78 @@ def match(
     return arena.match(players[0], players[1], played, num_games=num_games, seed=seed)
 
 
+def exploitability(
+    policy: exact.GivesLogProbs | Path | str, game: str | Game | None = None, *, most_nodes: int = MOST_NODES
+) -> exact.Exploitability:
+    """How much a best response gains on a policy that draws by its probabilities; exact, for small OpenSpiel games.
+
+    Args:
+        policy: A policy with `log_probs`, a run folder, a checkpoint, an exported file, or "random".
+        game: A name or a game; None takes the one that the policy was trained on.
+        most_nodes: Of the game's tree; a larger game is refused.
+
+    Returns:
+        NashConv, and each seat's value and best response.
+
+    Raises:
+        MovelistError: The game is too large or none of OpenSpiel's, or the policy cannot be used.
+
+    Example:
+        >>> import movelist
+        >>> round(movelist.exploitability("random", "kuhn_poker").nash_conv, 4)
+        0.9167
+    """
+    played = None if game is None else make_game(game)
+    if isinstance(policy, str) and policy == "random":
+        policy = RandomPolicy()
+    elif isinstance(policy, str | Path):
+        policy, played = load_player(Path(policy), played, greedy=False)
+    if played is None:
+        raise CheckpointError("exploitability needs to know its game", do="Give game=... .")
+    return exact.exploitability(policy, played, most_nodes=most_nodes)
+
+
+def play_game(
+    policy: Policy | Path | str,
+    game: str | Game | Callable[[], Game] | None = None,
+    *,
+    seat: int = 0,
+    seed: int | None = None,
+    greedy: bool = True,
+    ask: Callable[[str], str] = input,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Play one game against a policy, in the terminal or a notebook.
+
+    Args:
+        policy: A run folder, a checkpoint, an exported file, or a policy of your own.
+        game: A name, a game or its class; None takes the one that the policy was trained on.
+        seat: Yours; the policy has all others.
+        seed: Of the game's chance and the policy's draws; None takes another one each time.
+        greedy: A loaded policy plays its likeliest action; otherwise it draws by probability.
+        ask: Called for your move, with a prompt.
+        say: Called with what is to be read.
+
+    Raises:
+        MovelistError: The policy or the game cannot be used, or they do not belong together.
+    """
+    played = None if game is None else make_game(game)
+    bot: Any = policy
+    if isinstance(policy, str | Path):
+        bot, played = load_player(Path(policy), played, greedy=greedy)
+    if played is None:
+        raise CheckpointError("a game is needed", do="Give game=... .")
+    if not 0 <= seat < played.num_players:
+        raise SettingsError("there is no such seat", got=f"--seat {seat}", expected=f"0 to {played.num_players - 1}")
+    if seed is not None and not 0 <= seed < 1 << 63:
+        raise SettingsError("--seed cannot be used", got=seed, expected="0 to 2^63 - 1")
+    terminal.play_game(bot, played, seat=seat, seed=secrets.randbits(31) if seed is None else seed, ask=ask, say=say)
+
+
 def export(
     policy: NetPolicy | Network | Path | str,
     out: Path | str,
-    profile: Profile = "ort",
+    profile: str = "ort",
     *,
     value: bool = False,
     state_layout: str | None = None,

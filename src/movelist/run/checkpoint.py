@@ -16,9 +16,9 @@ from movelist.core.errors import CheckpointError
 from movelist.core.returns import RunningScale
 from movelist.learn.device import choose_device
 from movelist.learn.model import ModelShape, Network, make_net
-from movelist.play.exported import is_exported
 from movelist.play.policy import NetPolicy
 from movelist.play.policy_info import PolicyInfo, describe, settings_hash
+from movelist.play.profiles import is_exported
 from movelist.run.exactness import circumstances, generators_state, movelist_version
 from movelist.run.folder import checkpoint_files, numbered, quoted
 from movelist.run.seal import read_sealed
@@ -163,7 +163,7 @@ def policy_info(state: dict[str, Any], state_layout: str | None = None) -> Polic
     return describe(
         ModelShape(**state["shape"]),
         version=movelist_version(),
-        game=settings["game"],
+        game=state.get("game_name", settings["game"]),
         layout=state_layout or settings.get("state_layout"),
         policy_version=state["learner"]["num_updates"],
         settings_hash=settings_hash(settings),
@@ -213,7 +213,7 @@ def check_fits(state: dict[str, Any], where: Path | str, *, game: str, **sizes: 
         CheckpointError: Names what differs.
     """
     # A checkpoint of an older version lacks what every network then had.
-    held = {"game": state["settings"]["game"], **asdict(ModelShape(**state["shape"]))}
+    held = {"game": state.get("game_name", state["settings"]["game"]), **asdict(ModelShape(**state["shape"]))}
     if "num_players" in sizes:
         held["num_players"] = state.get("num_players", sizes["num_players"])
     for name, expected in {"game": game, **sizes}.items():

@@ -128,12 +128,11 @@ def run_folder(settings: TrainSettings, game: str) -> RunFolder:
     return RunFolder(settings.run.resume)
 
 
-def going_on(settings: TrainSettings, game: str) -> TrainSettings:
+def going_on(settings: TrainSettings) -> TrainSettings:
     """The same command again goes on: settings that resume the run in `out`, if it holds the run that they describe.
 
     Args:
         settings: Resolved.
-        game: The game's name.
 
     Raises:
         CheckpointError: The folder holds another run; names what differs.
@@ -142,7 +141,7 @@ def going_on(settings: TrainSettings, game: str) -> TrainSettings:
     if settings.run.resume or out is None or not ((out / "settings.json").exists() or numbered(out / "checkpoints")):
         return settings
     before = TrainSettings.from_flat(read_settings(out)).to_flat()
-    now = settings.to_flat() | {"game": game}
+    now = settings.to_flat()
     other = [
         f"--{name} {value} instead of {before[name]}"
         for name, value in now.items()

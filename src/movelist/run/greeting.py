@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import shutil
+import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
@@ -111,7 +116,26 @@ def describe_update(
 
 
 def next_steps(training: Training, *, interrupted: bool) -> list[str]:
-    """What to type next; in Python where the command line does not know the game."""
+    """What to type next, so that it can be typed here; in Python where the command line does not know the game."""
+    return [typed(line) for line in _next_steps(training, interrupted=interrupted)]
+
+
+def typed(line: str) -> str:
+    """A line with a command as it can be typed where this program was started.
+
+    On Windows nobody activates the environment that setup.bat made, so its commands are not on the path.
+    """
+    if os.name != "nt" or shutil.which("movelist"):
+        return line
+    program = Path(sys.prefix) / "Scripts" / "movelist.exe"
+    with contextlib.suppress(ValueError):  # another drive, or another folder
+        program = program.relative_to(Path.cwd())
+    return line.replace("movelist train ", f"{quoted(program)} train ").replace(
+        "movelist match ", f"{quoted(program)} match "
+    )
+
+
+def _next_steps(training: Training, *, interrupted: bool) -> list[str]:
     run, folder, path = training.settings.run, training.folder.path, quoted(training.folder.path)
     further = {}
     if run.step_goal and training.counters.steps >= run.step_goal:
@@ -121,7 +145,7 @@ def next_steps(training: Training, *, interrupted: bool) -> list[str]:
     is_used_up = training.progress >= 1.0 or not (interrupted or further)  # the last update may lack episodes
     if training.supply.from_recordings and not training.settings.recorded.watch and is_used_up:
         further["data_passes"] = 2 * training.settings.recorded.data_passes
-    if training.is_openspiel or training.supply.from_recordings:
+    if training.is_named or training.supply.from_recordings:
         train_on = " ".join(["movelist train --resume", path, *(f"--{name} {goal}" for name, goal in further.items())])
         match = f"movelist match {path} --against random --num_games 10000"
     else:
@@ -131,16 +155,16 @@ def next_steps(training: Training, *, interrupted: bool) -> list[str]:
     if interrupted:
         return [f"Stopped before the end. Go on: {train_on}"]
     then = _after_imitation(training) if training.settings.recorded.imitate else []
-    if training.supply.from_recordings and not training.is_openspiel:  # nobody can play it here
+    if training.supply.from_recordings and not training.is_named:  # nobody can play it here
         return [f"Next: {train_on}", *then]
     return [f"Next: {match}", f"Or train on: {train_on}", *then]
 
 
 def _after_imitation(training: Training) -> list[str]:
     """How PPO starts from a network that imitates."""
-    if not training.is_openspiel:
+    if not training.is_named:
         return [f"Or improve it by PPO: --init_from {quoted(training.folder.path)} with recordings that it played."]
-    usual, words = ModelSettings(), ["movelist train --game", quoted(training.game_name)]
+    usual, words = ModelSettings(), ["movelist train --game", quoted(str(training.settings.game))]
     for name, value in asdict(training.settings.model).items():
         if value != getattr(usual, name):
             words.append(f"--{name} {value}")

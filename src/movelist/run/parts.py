@@ -105,6 +105,16 @@ def handed_in(
         if part is not None and not callable(getattr(part, method, None)):
             kind = "a movelist.Source" if method == "collect" else "a policy"
             raise SettingsError(f"this is not {kind}", got=_called(part), expected=f"an object with {method}()")
+    own_source = others.get("source") is not None
+    elsewhere = "recordings" if settings.recorded.data else "a source of one's own" if own_source else None
+    if opponents is not None and elsewhere is not None:
+        raise SettingsError(
+            "opponents play in self-play only",
+            got=f"opponents {_called(opponents)}, and episodes from {elsewhere}",
+            do="Leave out the opponents, or let the training play its own games.",
+        )
+    if own_source and settings.recorded.data:
+        raise SettingsError("episodes can come from one place only", got="source and data", do="Give one of them.")
     for name in ("loss", "policy", "learner", "after_update"):
         if others.get(name) is not None and not callable(others[name]):
             raise SettingsError(f"{name} has to be callable", got=_called(others[name]))

@@ -10,17 +10,19 @@ openspiel:mcts             a bot that OpenSpiel has for the game; with parameter
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from movelist.core.by_name import check_name
 from movelist.core.errors import CheckpointError, GameError, SettingsError
 from movelist.games.bot import Bot, NamedPlayer, is_bot, made_by_name
-from movelist.games.catalog import make_game
+from movelist.games.catalog import make_game, make_known
 from movelist.games.game import Game, game_name, state_size
 from movelist.games.openspiel_bots import OpenSpielBot
 from movelist.learn.device import choose_device
-from movelist.play.exported import ExportedPolicy, is_exported, load_exported
+from movelist.play.exported import ExportedPolicy, load_exported
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
+from movelist.play.profiles import is_exported
 from movelist.run import checkpoint
 
 BEST = "@best"
@@ -82,11 +84,11 @@ def _load(text: str, game: Game | None, greedy: bool) -> tuple[NetPolicy | Expor
     path = _file_of(text)
     if is_exported(path):
         exported = load_exported(path, greedy=greedy)
-        game = game or _game_by_name(exported.info.game)
+        game = game or _game_by_name(exported.info.game, make_known)
         exported.info.check(str(path), game=game_name(game), state_size=state_size(game))
         return exported, game, -1
     state = checkpoint.load(path)
-    game = game or _game_by_name(state["settings"]["game"])
+    game = game or _game_by_name(state["settings"]["game"], make_game)
     net = checkpoint.load_net(state, choose_device("cpu"))
     checkpoint.check_fits(state, path, game=game_name(game), state_size=state_size(game))
     return NetPolicy(net, greedy=greedy), game, int(state["learner"]["num_updates"])
@@ -108,10 +110,11 @@ def _file_of(text: str) -> Path:
     return best
 
 
-def _game_by_name(name: str) -> Game:
-    """The game that a checkpoint was trained on, by its name."""
+def _game_by_name(name: str, make: Callable[[str], Game]) -> Game:
+    """The game that a policy was trained on, by its name."""
     try:
-        return make_game(name)
-    except GameError as error:
-        do = f"{error.do or ''} A game of your own has to be given: movelist.match(..., game=MyGame()).".strip()
-        raise GameError(error.what, got=error.got, expected=error.expected, do=do) from None
+        return make(name)
+    except (GameError, SettingsError) as error:
+        own = "A game of your own has to be given: --game file.py:MyGame, or in Python game=MyGame()."
+        do = f"{error.do or ''} {own}".strip()
+        raise GameError(error.what, got=error.got, expected=error.expected, where=error.where, do=do) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,23 +17,23 @@ from movelist.core.patience import Patience
 from movelist.core.settings import TrainSettings
 from movelist.data import recordings
 from movelist.data.episode import HUMAN, OTHER, POLICY, Episodes
-from movelist.data.loader import RecordedSource, RecordingStream, State, StoreStream, Stream, first_widths
-from movelist.data.record_format import NOT_USED_YET, Widths
+from movelist.data.loader import RecordedSource, RecordingStream, StoreStream, Stream, first_widths
+from movelist.data.record_format import Widths
 from movelist.data.record_rules import Problem
-from movelist.data.store import Store, Stored, is_store
-from movelist.data.watch import WatchStream
-from movelist.games.catalog import make_game
+from movelist.data.store import Store, is_store
+from movelist.games.catalog import from_anywhere, is_known, is_own, library_of, make_game, make_known
+from movelist.games.check import check_game
 from movelist.games.game import Game, game_name, state_size
+from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, Policy, Turns
+from movelist.play.profiles import profile_named
 from movelist.play.survey import Incoming
 from movelist.run.supply import Supply
 
-WATCH_LAG = 32  # updates; the default of --max_policy_lag with --watch
 LARGEST_ERROR = 1e-3  # of a recorded log-prob of the present policy; float32 on another machine stays below 1e-4
 CHECKED_STEPS = 1024
 SAID_PROBLEMS = 5
-LOOK_SECONDS = 0.5  # how long to wait for an engine before asking whether anyone wants to stop
 
 
 @dataclass
@@ -94,21 +94,42 @@ def open_data(
         SettingsError: The data are of another game, or settings do not go together.
     """
     if not settings.recorded.data:
-        name = "dou_dizhu" if settings.game is None else settings.game
-        game = game or make_game(name)
         run = replace(settings.run, total_steps=settings.run.step_goal)
-        return replace(settings, game=game_name(game) if settings.game is None else name, run=run), game, None
+        if game is None:
+            name = "dou_dizhu" if settings.game is None else settings.game
+            game, name = _made(name, settings.play.max_turns), from_anywhere(name)
+        else:  # the settings may say where its class stands, so that commands find it
+            name = settings.game if settings.game and is_own(settings.game) else game_name(game)
+        return replace(settings, game=name, run=run), game, None
+    profile_named(settings.recorded.publish)
     data = _open(settings, say, world or World(torch.device("cpu")))
-    if settings.game is not None and settings.game != data.widths.game:
-        raise SettingsError("the data are of another game", got=data.widths.game, expected=settings.game,
-                            do="Leave out --game, or give its own recordings.")  # fmt: skip
+    name = data.widths.game if settings.game is None else from_anywhere(settings.game)
+    if name != data.widths.game:
+        if game is None and is_known(name):
+            game = _made(str(settings.game), settings.play.max_turns)
+        if game is None or game_name(game) != data.widths.game:
+            expected = settings.game if game is None else game_name(game)
+            raise SettingsError("the data are of another game", got=data.widths.game, expected=expected,
+                                do="Leave out --game, or give its own recordings.")  # fmt: skip
     game, note = game_of(data.widths, game)
     run = settings.run
     if run.total_steps == "auto":
         run = replace(run, total_steps=None)
     if note:
         run = replace(run, eval_games=0)
-    return replace(settings, game=data.widths.game, run=run), game, replace(data, notes=(note,) if note else ())
+    return replace(settings, game=name, run=run), game, replace(data, notes=(note,) if note else ())
+
+
+def _made(name: str, max_turns: int) -> Game:
+    """The game of a name; one that comes from outside is seen to keep its promises before it is trained on.
+
+    Raises:
+        MovelistError: There is none, or it breaks a promise.
+    """
+    game = make_game(name)
+    if not isinstance(game, OpenSpielGame):
+        check_game(game, num_games=1, max_turns=max_turns, cut_off=True)
+    return game
 
 
 def _open(settings: TrainSettings, say: Callable[[str], None], world: World) -> OpenData:
@@ -164,29 +185,14 @@ def game_of(widths: Widths, game: Game | None = None) -> tuple[Game, str]:
     """The game to play matches of, and why there is none."""
     recorded = RecordedGame(widths.game, widths.num_players, widths.state_size)
     try:
-        played = game or make_game(widths.game)
+        played = game or make_known(widths.game)
     except MissingExtraError:
-        return recorded, "OpenSpiel is not installed, so there is no match at the end."
+        return recorded, f"{library_of(widths.game)} is not installed, so there is no match at the end."
     except GameError:
         return recorded, f"{widths.game} cannot be played here, so there is no match at the end."
     if (played.num_players, state_size(played)) != (widths.num_players, widths.state_size):
         return recorded, f"The recorded states are not those of {widths.game} here, so there is no match at the end."
     return played, ""
-
-
-@dataclass
-class _Elsewhere:
-    """A stream that rank 0 reads for all."""
-
-    widths: Widths
-
-    def rollouts(self, state: State, num_episodes: int) -> Iterator[tuple[Stored | None, State]]:
-        """None here."""
-        return iter(())
-
-    def done(self, state: State) -> float:
-        """See `loader.Stream`."""
-        return 0.0
 
 
 class Recorded(Supply):
@@ -246,9 +252,8 @@ class Recorded(Supply):
             lines.append(f"A store of {len(data.store):,} episodes with {data.store.num_steps:,} steps.")
         elif sum(file.stat().st_size for file in data.files) > 1 << 20:
             lines.append("Read as they are; made into a store first, they load many times faster: movelist convert.")
-        sizes = (data.widths.critic_size, data.widths.feature_size)
-        unused = [name for name, size in zip(NOT_USED_YET, sizes, strict=True) if size]
-        lines += [f"{' and '.join(unused)} are checked and not used yet."] if unused else []
+        further = [column.label for column in data.widths.further]
+        lines += [f"{' and '.join(further)} are checked, and read by networks that name them only."] if further else []
         return [*lines, *data.notes]
 
     def look_at(self, episodes: Episodes, policy: Policy) -> None:
@@ -322,88 +327,6 @@ class Recorded(Supply):
         if error > LARGEST_ERROR:
             text = f"Warning: {text}, more than rounding does (1e-3): was another network or temperature at play?"
         self.say(text)
-
-
-class Watched(Recorded):
-    """The supply of a folder that an engine writes to, which in turn waits for each new policy.
-
-    Args:
-        data: As for `Recorded`, and the others.
-        settings: Of the training.
-        say: Told what a person should know.
-        version: The present policy's number.
-        world: The processes that share the data.
-        asked_to_stop: Whether somebody wants to stop; all processes agree on it.
-        publish: Hands the present policy to the engine; called in the first process with the files that can go.
-        num_actions: As for `Recorded`.
-    """
-
-    each_update_counts = True
-
-    def __init__(
-        self,
-        data: OpenData,
-        settings: TrainSettings,
-        *,
-        say: Callable[[str], None],
-        version: Callable[[], int],
-        world: World,
-        asked_to_stop: Callable[[], bool],
-        publish: Callable[[list[str] | None], None],
-        num_actions: int = 0,
-    ) -> None:
-        super().__init__(data, settings, say=say, version=version, world=world, num_actions=num_actions)
-        self.asked_to_stop, self.publish = asked_to_stop, publish
-        # Waiting is no training, so max_seconds bounds it by the clock.
-        self._deadline = time.monotonic() + (settings.run.max_seconds or math.inf)
-        self._look_until = math.inf
-        self.source.keep_going = lambda: time.monotonic() < self._look_until
-        self.source.deal = self._deal
-        if self.source.max_lag is None:
-            self.source.max_lag = WATCH_LAG
-
-    def lines(self) -> list[str]:
-        """See `Supply`."""
-        first, *more = super().lines()
-        where = f"Watching {self.data.watched}; episodes are used once, and used_files.json lists what can go."
-        return [first, where, *more]
-
-    def begin(self) -> None:
-        """An engine that waits for policies need not make one up before the first update."""
-        self.world.first(lambda: self.publish(None))
-
-    def collect(self, policy: Policy, num_episodes: int) -> Episodes:
-        """The next episodes that the engine wrote; none once it is time to stop. See `Supply`."""
-        patience = Patience()
-        while True:
-            self._look_until = time.monotonic() + LOOK_SECONDS
-            episodes = super().collect(policy, num_episodes)
-            if self.world.gather([len(episodes)]).any() or self._tired():
-                return episodes
-            if waited := patience.word_is_due():
-                self.say(f"Waiting for {waited} for {num_episodes:,} new episodes in {self.data.watched}.")
-
-    def saved(self) -> None:
-        """See `Supply`."""
-        state = self.source.state_dict()
-        self.publish(self.stream.used_up(state) if isinstance(self.stream, WatchStream) else [])
-
-    def _tired(self) -> bool:
-        """Whether one of the processes waits no longer for the engine."""
-        late_R = self.world.gather([time.monotonic() > self._deadline])
-        return self.asked_to_stop() or bool(late_R.any())
-
-    def _stream(self) -> Stream:
-        watched, keep_forced = self.data.watched, self.settings.play.keep_forced
-        if self.world.rank or watched is None:
-            return _Elsewhere(self.data.widths)
-        refusing: dict[str, Any] = {"report": self._report, "num_actions": self.num_actions}
-        return WatchStream(watched, keep_forced=keep_forced, widths=self.data.widths, say=self.say, **refusing)
-
-    def _deal(self, rollout: Stored | None) -> Stored | None:
-        """This process's part of what rank 0 found in the watched folder."""
-        whole = np.arange(0 if rollout is None else len(rollout))
-        return self.world.deal([rollout and rollout.take(whole[part]) for part in self.world.shares(len(whole))])
 
 
 def _controllers(settings: TrainSettings) -> frozenset[int]:

@@ -91,13 +91,13 @@ class SelfPlaySupply(Supply):
         say: Callable[[str], None],
     ) -> None:
         source = SelfPlay(game, settings.play, seed=settings.run.seed, share=share, opponents=opponents, say=say)
-        super().__init__(source, (self._line(game, settings),))
+        super().__init__(source, (self._line(game, settings), *getattr(game, "notes", ())))
         self.workers = source.workers
 
     def _line(self, game: Game, settings: TrainSettings) -> str:
         if not isinstance(game, OpenSpielGame):
             return f"Self-play on {game_name(game)}."
         return (
-            f"No --data, so self-play on OpenSpiel's {settings.game}. Your own game: --data FOLDER with recordings of "
-            "it (docs/episode_format.md), or movelist.train(game=MyGame()) in Python."
+            f"No --data, so self-play on OpenSpiel's {game.name}. Your own game: --data FOLDER with recordings of it "
+            "(docs/episode_format.md), or --game file.py:MyGame (docs/games.md)."
         )

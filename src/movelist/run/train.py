@@ -88,7 +88,7 @@ def train(
             settings, game, say=lambda text: here.print(text, markup=False, soft_wrap=True), world=world
         )
         name = game_name(game)
-        settings = world.first(lambda: going_on(settings, name))
+        settings = world.first(lambda: going_on(settings))
         check_workers(game, settings.play.rollout_workers if data is None and parts.source is None else 0)
         net = first_net(settings, game, world, parts)  # an impossible network is refused before any file is made, too
         check_start(settings, game, shape_of(net, settings))

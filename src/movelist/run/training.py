@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from movelist.core.errors import GameError, NonFiniteError, SaveError
 from movelist.core.settings import TrainSettings
 from movelist.data.episode import Episodes, Source, concatenate
+from movelist.games.catalog import is_known
 from movelist.games.game import Game, game_name
 from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.device import choose_device, explain_too_wide, set_up
@@ -31,11 +33,12 @@ from movelist.run.bad_minibatch import keep_bad_minibatch
 from movelist.run.exactness import circumstances, restore_generators, what_differs
 from movelist.run.folder import RunFolder, numbered, quoted
 from movelist.run.parts import NOTHING, Parts
-from movelist.run.recorded import OpenData, Recorded, Watched
+from movelist.run.recorded import OpenData, Recorded
 from movelist.run.signals import break_off_on_signals
 from movelist.run.start import Counters, Saved, Update, check_start, model_shape, shape_of
 from movelist.run.supply import SelfPlaySupply, Supply
 from movelist.run.totals import Totals
+from movelist.run.watched import Watched
 
 MATCH_SEED = 0  # the same games for every match of a training
 QUICK_MATCH_GAMES = 200  # for the win rate shown during training
@@ -124,19 +127,11 @@ class Training:
             return SelfPlaySupply(
                 self.game, self.settings, share=self.world.share, opponents=self.parts.opponents, say=say
             )
-        if data.watched is None:
-            num_actions = self.shape.num_actions
-            return Recorded(data, self.settings, say=say, version=version, world=self.world, num_actions=num_actions)
-        return Watched(
-            data,
-            self.settings,
-            say=say,
-            version=version,
-            world=self.world,
-            asked_to_stop=self.asked_to_stop,
-            publish=self.publish,
-            num_actions=self.shape.num_actions,
-        )
+        make: Callable[..., Recorded] = Recorded
+        if data.watched is not None:
+            make = partial(Watched, asked_to_stop=self.asked_to_stop, publish=self.publish)
+        num_actions = self.shape.num_actions
+        return make(data, self.settings, say=say, version=version, world=self.world, num_actions=num_actions)
 
     @property
     def source(self) -> Source:
@@ -146,7 +141,7 @@ class Training:
     def write_settings(self) -> None:
         """Write the resolved settings, once nothing refused them."""
         resolved = self.settings.to_flat()
-        resolved |= {"game": self.game_name, "out": str(self.folder.path), "resume": None}
+        resolved |= {"out": str(self.folder.path), "resume": None}
         self.folder.write_json("settings.json", resolved)
 
     @contextmanager
@@ -162,9 +157,9 @@ class Training:
                 self.live = None
 
     @property
-    def is_openspiel(self) -> bool:
-        """Whether the game has a name that the command line knows."""
-        return isinstance(self.game, OpenSpielGame)
+    def is_named(self) -> bool:
+        """Whether the game can be played here by its name in the settings, as commands do."""
+        return isinstance(self.game, OpenSpielGame) or is_known(str(self.settings.game))
 
     @property
     def progress(self) -> float:
@@ -381,8 +376,8 @@ class Training:
         return f"The last good checkpoint is {quoted(self.saved.file)}."
 
     def _state(self, counters: Counters) -> dict[str, Any]:
-        return {"num_players": self.game.num_players} | checkpoint.pack(
-            settings=self.settings.to_flat() | {"game": self.game_name},
+        return {"num_players": self.game.num_players, "game_name": self.game_name} | checkpoint.pack(
+            settings=self.settings.to_flat(),
             shape=self.shape,
             learner=self.learner.state_dict(),
             source=self.source.state_dict(),
@@ -396,12 +391,11 @@ class Training:
         """Hand the present policy to the engine that is waiting for it, and tell it which of its files can go."""
         if used_files is not None:
             self.folder.write_json("used_files.json", used_files)
-        wanted = self.settings.recorded.publish
         publish(
             self.net,
             checkpoint.policy_info(self._state(self.counters)),
             self.folder.path / "policies",
-            onnx=None if wanted == "weights" else wanted,
+            profile=self.settings.recorded.publish,
             keep=self.settings.run.keep_checkpoints,
         )
 

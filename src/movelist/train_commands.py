@@ -1,0 +1,90 @@
+"""The commands that train a policy and see how good it is: train, match."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tyro
+
+from movelist.core.command import Command, is_first_process
+from movelist.core.errors import SettingsError
+from movelist.core.settings import MatchSettings, TrainSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match(MatchSettings):
+    """Play a trained policy against random players or against another policy."""
+
+    policy: tyro.conf.Positional[str]
+    """A run folder, a checkpoint, or an exported file (.onnx, .safetensors). Of a run the newest checkpoint plays, as
+    RUN@best its best one. Or, with --game, "random", a bot of your own as file.py:Bot or module:Bot, or
+    openspiel:NAME."""
+
+    against: str = "random"
+    """Another player, written in the same way, of the same game."""
+
+    game: str | None = None
+    """The game, named as in train; None takes the one that the policy was trained on. Another game is refused."""
+
+    exploitability: bool = False
+    """In place of games: what a best response of each seat gains on the policy, which draws by its probabilities.
+    Exact, for OpenSpiel games of up to 5 million nodes; 0 in sum is a Nash equilibrium."""
+
+    json: bool = False
+    """One JSON object on standard output, talk on standard error."""
+
+
+def _train(settings: TrainSettings, words: Sequence[str]) -> int:
+    from movelist.run.train import train
+
+    if settings.run.preset and is_first_process():
+        from movelist.run.presets import describe
+
+        print(describe(settings.run.preset, settings))
+    train(settings)
+    return 0
+
+
+def _match(command: Match, words: Sequence[str]) -> int:
+    if command.exploitability:
+        return _exploitability(command)
+    from movelist.run.api import match
+
+    result = match(
+        command.policy,
+        command.against,
+        game=command.game,
+        num_games=command.num_games,
+        seed=command.seed,
+        greedy=command.greedy,
+    )
+    if command.json:
+        print(json.dumps(result.to_json(), allow_nan=False))
+        return 0
+    print(f"{command.policy} against {command.against}: {result}")
+    for seat, score in enumerate(result.seats):
+        low, high = score.win_rate_interval
+        rate = f"win rate {score.win_rate:.3f} ({low:.3f} to {high:.3f})"
+        print(f"  seat {seat}: {rate}, mean return {score.mean_return:+.2f}")
+    return 0
+
+
+def _exploitability(command: Match) -> int:
+    from movelist.run.api import exploitability
+
+    if command.against != "random":
+        raise SettingsError(
+            "--exploitability is against best responses, and plays no other opponent",
+            got=f"--against {command.against}",
+        )
+    result = exploitability(command.policy, command.game)
+    print(json.dumps(result.to_json(), allow_nan=False) if command.json else f"{command.policy}: {result}")
+    return 0
+
+
+COMMANDS = (
+    Command("train", TrainSettings, _train, default=lambda training: training),
+    Command("match", Match, _match),
+)
