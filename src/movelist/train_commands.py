@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import tyro
 
@@ -52,22 +52,13 @@ def _match(command: Match, words: Sequence[str]) -> int:
         return _exploitability(command)
     from movelist.run.api import match
 
-    result = match(
-        command.policy,
-        command.against,
-        game=command.game,
-        num_games=command.num_games,
-        seed=command.seed,
-        greedy=command.greedy,
-    )
+    settings = {setting.name: getattr(command, setting.name) for setting in fields(MatchSettings)}
+    result = match(command.policy, command.against, game=command.game, **settings)
     if command.json:
         print(json.dumps(result.to_json(), allow_nan=False))
         return 0
     print(f"{command.policy} against {command.against}: {result}")
-    for seat, score in enumerate(result.seats):
-        low, high = score.win_rate_interval
-        rate = f"win rate {score.win_rate:.3f} ({low:.3f} to {high:.3f})"
-        print(f"  seat {seat}: {rate}, mean return {score.mean_return:+.2f}")
+    print("\n".join(f"  {line}" for line in result.lines()))
     return 0
 
 

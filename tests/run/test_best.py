@@ -6,7 +6,8 @@ from dataclasses import asdict
 import pytest
 
 from movelist.core.settings import TrainSettings
-from movelist.play.arena import MatchResult, wilson_interval
+from movelist.play.arena import MatchResult
+from movelist.play.deals import wilson_interval
 from movelist.run.best import at_least_as_good, figures, highest, known_win_rate, surpasses
 from movelist.run.folder import RunFolder
 from movelist.run.start import Counters

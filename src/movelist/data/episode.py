@@ -70,6 +70,7 @@ class Episodes:
         controller_EP: int8 [E, P]: POLICY, HUMAN or OTHER.
         critic_state_NC: float32 [N, C], what a critic may know beyond the state; None without.
         feature_AF: float32 [A, F], what is known of each legal action beside its id; None without.
+        side_EP: int8 [E, P], who played together in the end, where a game tells it (`State.sides`); None without.
         extra: Further columns, each [rows, width], by their declarations; see `Column`.
         num_turns: All turns of all players, forced ones too, however many of them are steps here.
     """
@@ -92,6 +93,7 @@ class Episodes:
     feature_AF: Array | None = field(
         default=None, metadata=declared("action", np.float32, None, optional=True, field="action_features")
     )
+    side_EP: Array | None = field(default=None, metadata=declared("seat", np.int8, optional=True, stored=False))
     extra: Mapping[Column, Array] = field(default_factory=dict)
     num_turns: int = 0
 

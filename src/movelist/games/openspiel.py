@@ -24,6 +24,10 @@ from movelist.games import dou_dizhu
 
 LARGEST_TABLE = 65_536  # actions; beyond that, a learned row for each of them is no longer small
 
+# OpenSpiel does not say who plays together.
+_TEAMS = dict.fromkeys(("bridge", "tiny_bridge_4p", "spades", "euchre"), ((0, 2), (1, 3)))
+_SIDES = {"dou_dizhu": ("landlord", "peasants"), "skat": ("solo player", "opponents")}  # one against two, by bidding
+
 _CHANCE = -1  # pyspiel.PlayerId.CHANCE, as current_player returns it
 _SEED_BITS = (1 << 64) - 1
 _MISSING_TENSORS = {"crossword"}  # OpenSpiel 2.0 announces a tensor and has none
@@ -45,6 +49,8 @@ class OpenSpielGame:
             otherwise "table". Ids other than dou_dizhu's are OpenSpiel's numbers of the actions.
         state_size: Values in an observation.
         notes: What is worth saying once of how it is played here.
+        teams: Seats that play together, as in bridge; None in most games.
+        side_names: Of the sides that form by bidding, as in dou_dizhu.
 
     Args:
         name: "leduc_poker", or with parameters "leduc_poker(players=3)".
@@ -76,6 +82,9 @@ class OpenSpielGame:
         self._observer = _make_observer(self._game, name)
         self.num_players: int = self._game.num_players()
         self.num_actions: int = self._game.num_distinct_actions()
+        together = kind.utility.name == "IDENTICAL"  # all seats earn the same, as in hanabi
+        self.teams = (tuple(range(self.num_players)),) if together else _TEAMS.get(kind.short_name)
+        self.side_names = _SIDES.get(kind.short_name, ())
         self._ids = _dou_dizhu_ids() if kind.short_name == "dou_dizhu" else None
         self.action_encoder = "table" if self._ids is None and self.num_actions <= LARGEST_TABLE else "bits"
         # All chance turns of dou_dizhu are fair deals; chance_outcomes would build 51 pairs for each of its 52 cards.
@@ -164,6 +173,14 @@ class OpenSpielState:
         if self._player is not None and self._game._rewards_come_last:
             return self._game._no_returns
         return cast(list[float], self._state.returns())
+
+    def sides(self) -> list[int] | None:
+        """0 for the seat that plays against the two others, 1 for these; None before the end and in other games."""
+        if not self._game.side_names or self._player is not None:
+            return None
+        returns = self._state.returns()  # theirs have one sign, the single seat's the other
+        alone = [seat for seat, own in enumerate(returns) if sum(own * other < 0 for other in returns) > 1]
+        return [int(seat != alone[0]) for seat in range(len(returns))] if alone else None
 
     def action_name(self, index: int) -> str:
         """The action as OpenSpiel writes it."""

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from movelist.core import action_ids, ragged
-from movelist.core.errors import DataError, MovelistError, NonFiniteError
+from movelist.core.errors import DataError, MovelistError, NonFiniteError, PlayerError
 from movelist.core.metrics import span
 from movelist.core.ragged import Segments
 from movelist.data.column import Column
@@ -121,13 +121,56 @@ def _first(turns: Turns) -> tuple[int, int]:
     return int(turns.seed_B[0]), int(turns.turn_B[0])
 
 
-def ask(policies: Sequence[Policy | Bot], policy_B: Array, turns: Turns) -> tuple[Array, Array]:
+Forfeits = dict[int, tuple[int, PlayerError]]  # by the game's number: which player failed first, and how
+
+
+def refuse(forfeits: Forfeits | None, number: int, player: int, error: PlayerError) -> None:
+    """Note who failed in which game; raise it where forfeits are not wanted."""
+    if forfeits is None:
+        raise error
+    forfeits.setdefault(number, (player, error))
+
+
+def choices_or_forfeits(
+    policy: Policy, turns: Turns, number_B: Array, player: int, forfeits: Forfeits | None
+) -> tuple[Array, Array]:
+    """As `choices`; where forfeits are wanted, games in which the policy fails go on with the first legal action.
+
+    Args:
+        policy: Who is asked.
+        turns: The turns.
+        number_B: int64 [B], the games' numbers.
+        player: The policy's number among the players.
+        forfeits: Told of such games; None raises the error.
+    """
+    try:
+        return choices(policy, turns)
+    except PlayerError as error:
+        if len(number_B) == 1 or forfeits is None:
+            refuse(forfeits, int(number_B[0]), player, error)
+            return np.zeros(1, np.int64), np.zeros(1, np.float32)
+    # One by one, for an exception does not say which of the games it is about.
+    rows = [np.array([row]) for row in range(len(number_B))]
+    each = [choices_or_forfeits(policy, turns.take(row), number_B[row], player, forfeits) for row in rows]
+    index_B, log_prob_B = (np.concatenate(part) for part in zip(*each, strict=True))
+    return index_B, log_prob_B
+
+
+def ask(
+    policies: Sequence[Policy | Bot],
+    policy_B: Array,
+    turns: Turns,
+    number_B: Array | None = None,
+    forfeits: Forfeits | None = None,
+) -> tuple[Array, Array]:
     """Have each turn decided by its own policy, each policy asked once at most.
 
     Args:
         policies: Who may be asked; bots are not, for they moved where the game is.
         policy_B: int64 [B], which of them decides.
         turns: The turns.
+        number_B: int64 [B], the games' numbers, for `forfeits`.
+        forfeits: See `choices_or_forfeits`.
 
     Returns:
         As `Policy.choose`; 0 for the turns of bots.
@@ -137,9 +180,10 @@ def ask(policies: Sequence[Policy | Bot], policy_B: Array, turns: Turns) -> tupl
         mine_B = policy_B == number
         if not mine_B.any() or is_bot(policy):
             continue
-        if mine_B.all():
-            return choices(policy, turns)
-        index_B[mine_B], log_prob_B[mine_B] = choices(policy, turns.take(np.flatnonzero(mine_B)))
+        row_M = np.flatnonzero(mine_B)
+        mine = turns if len(row_M) == len(mine_B) else turns.take(row_M)
+        game_M = row_M if number_B is None else number_B[row_M]
+        index_B[row_M], log_prob_B[row_M] = choices_or_forfeits(policy, mine, game_M, number, forfeits)
     return index_B, log_prob_B
 
 

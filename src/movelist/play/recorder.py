@@ -73,6 +73,7 @@ class Recorder:
             truncated_E=truncated_E,
             final_state_EPS=self._final_states(finished, seats_GP.shape[1]) if truncated_E.any() else None,
             controller_EP=np.where(seats_GP == 0, POLICY, OTHER).astype(np.int8),
+            side_EP=_sides(finished, seats_GP.shape[1]),
             num_turns=sum(game.turns for game in finished),
         )
 
@@ -104,3 +105,11 @@ class Recorder:
             for column in self.columns
             if not column.by_turn
         }
+
+
+def _sides(finished: Sequence[Finished], num_players: int) -> Array | None:
+    """int8 [E, P], each seat on its own side where a game did not tell; None if none did."""
+    if all(game.sides is None for game in finished):
+        return None
+    alone = list(range(num_players))
+    return np.array([alone if game.sides is None else game.sides for game in finished], np.int8)

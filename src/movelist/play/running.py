@@ -24,6 +24,7 @@ from movelist.games.game import (
     read_observation,
     read_player,
     read_returns,
+    read_sides,
     seat_of,
     start_game,
 )
@@ -57,12 +58,14 @@ class Finished:
         turns: Turns played, forced ones too.
         final_states: Each seat's view [P, S] where the game was cut off; None if it came to its end.
         columns: Its columns per episode [width] and per seat [P, width].
+        sides: The side of each seat [P]; None where the game does not tell it.
     """
 
     returns: list[float]
     turns: int
     final_states: Array | None = None
     columns: Mapping[Column, Array] = field(default_factory=dict)
+    sides: list[int] | None = None
 
 
 class Seen(NamedTuple):
@@ -148,7 +151,8 @@ def _finished(slot: Running, final_states: Array | None = None) -> Finished:
     """What is left of a game that is over, or cut off."""
     columns = [column for column in slot.columns if not column.by_turn]
     told = read_columns(slot.state, columns, {"seat": slot.num_players}, slot) if columns else {}
-    return Finished(read_returns(slot.state, slot.num_players, slot), slot.turn, final_states, told)
+    returns = read_returns(slot.state, slot.num_players, slot)
+    return Finished(returns, slot.turn, final_states, told, read_sides(slot.state, slot.num_players, slot))
 
 
 def _explained(slot: Running, error: Exception) -> GameError:

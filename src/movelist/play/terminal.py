@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from movelist.core.action_ids import parse_list, to_text
 from movelist.games.game import Game, State
-from movelist.play.arena import outcomes
+from movelist.play.deals import outcomes
 from movelist.play.policy import Policy, Turns
 
 LINE_WIDTH = 100

@@ -39,7 +39,7 @@ class Part:
         ids = block.action_id_A[: int(count_B.sum())].copy() if post.action_id_A is None else post.action_id_A
         seed_B = np.array([seed_of[number] for number in self.number_B.tolist()], np.int64)
         self.turns = Turns(block.state_BS[:size].copy(), count_B, ids, seed_B, block.turn_B[:size].copy(), post.columns)
-        self.choice_B, self.fault = block.choice_B[:size].copy(), post.fault
+        self.choice_B, self.faults = block.choice_B[:size].copy(), post.faults
 
 
 class Worker:

@@ -89,7 +89,7 @@ class Post:
     finished: dict[int, Finished]
     action_id_A: Array | None  # the lists themselves where the block is too small for them
     columns: Mapping[Column, Array]  # what the games tell beside; no game of movelist's own does
-    fault: tuple[int, str] | None = None  # the row where a bot made no choice, and what it did instead
+    faults: list[tuple[int, str]]  # the rows where a bot made no choice, and what it did instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,17 +224,18 @@ class _Half:
         ids = None if fits else seen.action_id_A
         return Post(self.half, size, finished, ids, seen.columns, self._bots_choose())
 
-    def _bots_choose(self) -> tuple[int, str] | None:
-        """Note what the bots play; the first row where one makes no choice, and what it did."""
+    def _bots_choose(self) -> list[tuple[int, str]]:
+        """Note what the bots play; the rows where one makes no choice, and what it did."""
+        faults = []
         for row, slot in enumerate(self.running if self.bots else ()):
             if (bot := self.bots[slot.number].get(slot.player)) is None:
                 continue
             self.block.current[0] = slot.number
             self.block.choice_B[row], fault = bot_choice(bot, slot.state, slot.player, len(slot.actions))
             if fault:
-                return row, fault
+                faults.append((row, fault))
         self.block.current[0] = NOBODY
-        return None
+        return faults
 
 
 def serve(connection: Connection, packed_game: bytes, settings: PlaySettings) -> None:

@@ -28,7 +28,7 @@ from movelist.data.episode import Episodes
 from movelist.games.bot import Bot, is_bot, packed, player_failed
 from movelist.games.columns import game_columns
 from movelist.games.game import Game, game_name, state_size
-from movelist.play.policy import Policy, ask, join_turns
+from movelist.play.policy import Forfeits, Policy, ask, join_turns, refuse
 from movelist.play.recorder import Recorder
 from movelist.play.worker import PATIENCE, PROCESS_NAME, Part, Worker
 from movelist.play.worker_process import Failure, Post
@@ -57,7 +57,13 @@ class Workers:
         # At exit before multiprocessing waits for its processes, which wait for us.
         Finalize(self, _stop, args=(self.crew,), exitpriority=10)
 
-    def play(self, policies: Sequence[Policy | Bot], seats_GP: Array, seed_G: Array) -> Episodes:
+    def play(
+        self,
+        policies: Sequence[Policy | Bot],
+        seats_GP: Array,
+        seed_G: Array,
+        forfeits: Forfeits | None = None,
+    ) -> Episodes:
         """Play one game for each seed; arguments and result are those of `selfplay.play_games`.
 
         Raises:
@@ -71,7 +77,8 @@ class Workers:
                 crew = self._begin(policies, seats_GP, seed_G)
             half = 0
             while any(any(worker.open) for worker in crew):
-                self._play_turn(policies, seats_GP, half, [worker for worker in crew if worker.open[half]])
+                going = [worker for worker in crew if worker.open[half]]
+                self._play_turn(policies, seats_GP, half, going, forfeits)
                 half = 1 - half
         except BaseException:
             self.close()  # the workers wait for choices that will not come
@@ -102,7 +109,14 @@ class Workers:
             worker.begin(numbers, seed_G[numbers].tolist(), (first, second), packed_bots, seats)
         return crew
 
-    def _play_turn(self, policies: Sequence[Policy | Bot], seats_GP: Array, half: int, crew: list[Worker]) -> None:
+    def _play_turn(
+        self,
+        policies: Sequence[Policy | Bot],
+        seats_GP: Array,
+        half: int,
+        crew: list[Worker],
+        forfeits: Forfeits | None,
+    ) -> None:
         """One decision of each game of one half: ask each policy once, hand the choices back, record."""
         with span("game"):
             while waiting := [worker for worker in crew if worker.posts[half] is None]:
@@ -111,10 +125,11 @@ class Workers:
             if not parts:
                 return
             turns = join_turns([part.turns for _, part in parts])
+            number_B = np.concatenate([part.number_B for _, part in parts])
             policy_B = np.concatenate([seats_GP[part.number_B, part.player_B] for _, part in parts])
             for _, part in parts:
-                self._refuse_fault(policies, seats_GP, part)
-        index_B, log_prob_B = ask(policies, policy_B, turns)
+                self._refuse_faults(policies, seats_GP, part, forfeits)
+        index_B, log_prob_B = ask(policies, policy_B, turns, number_B, forfeits)
         with span("game"):
             if any(map(is_bot, policies)):
                 bots = [number for number, player in enumerate(policies) if is_bot(player)]
@@ -126,12 +141,16 @@ class Workers:
                 start = end
 
     @staticmethod
-    def _refuse_fault(policies: Sequence[Policy | Bot], seats_GP: Array, part: Part) -> None:
-        if part.fault is not None:
-            row, text = part.fault
+    def _refuse_faults(
+        policies: Sequence[Policy | Bot], seats_GP: Array, part: Part, forfeits: Forfeits | None
+    ) -> None:
+        """Raise what a bot did in place of a choice, or note it and play the first legal action."""
+        for row, text in part.faults:
             number, seat = int(part.number_B[row]), int(part.player_B[row])
             seed, turn = int(part.turns.seed_B[row]), int(part.turns.turn_B[row])
-            raise player_failed(policies[seats_GP[number, seat]], text, seed, turn, seat)
+            player = int(seats_GP[number, seat])
+            refuse(forfeits, number, player, player_failed(policies[player], text, seed, turn, seat))
+            part.choice_B[row] = 0
 
     def _listen(self, crew: list[Worker]) -> None:
         """Sleep until one of these workers has said something, or ended; tell whom that takes long."""

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from movelist.core.errors import CheckpointError, SettingsError
-from movelist.core.settings import MatchSettings, TrainSettings
+from movelist.core.settings import MatchSettings, PlaySettings, TrainSettings
 from movelist.data.episode import Source
 from movelist.games.bot import Bot
 from movelist.games.catalog import is_own, make_game, own_name
@@ -128,34 +128,61 @@ def match(
     num_games: int = 1_000,
     seed: int = 0,
     greedy: bool = True,
+    openings: int | None = None,
+    forfeit: bool = False,
+    max_turns: int = 10_000,
+    rollout_workers: int = 0,
 ) -> arena.MatchResult:
-    """Play a policy against another one that moves all the other seats.
+    """Play a policy against another one, on equal deals: every seating is played on the same cards, and reversed.
 
     Args:
         policy: A policy, a bot, or one's name: a run folder, RUN@best, a checkpoint, an exported file, "random",
             "file.py:Bot", "module:Bot", or "openspiel:NAME"; see docs/strength.md.
         opponent: The same.
         game: A name or a game; None takes the one that a policy was trained on.
-        num_games: Rounded up so that every seat gets the same number.
+        num_games: Rounded up to whole deals.
         seed: Of the games' chance and of players that draw lots.
         greedy: Loaded policies play their likeliest action; otherwise they draw by probability.
+        openings: Decisions by lot at the start of each deal. None takes up to 4 where the game has no chance and
+            neither player draws lots.
+        forfeit: A player that raises an exception or answers no legal action loses that game; else it is an error.
+        max_turns: Longer games are cut off.
+        rollout_workers: Processes that play the games; the result is the same.
 
     Returns:
-        The score of `policy`: all seats together, and each.
+        The score of `policy`: all games, and each seat.
 
     Raises:
-        MovelistError: A player or the game cannot be used, or they do not belong together.
+        MovelistError: A setting, a player or the game cannot be used, or they do not belong together.
     """
-    MatchSettings(num_games=num_games, seed=seed, greedy=greedy)
+    chosen = MatchSettings(
+        num_games=num_games,
+        seed=seed,
+        greedy=greedy,
+        openings=openings,
+        forfeit=forfeit,
+        max_turns=max_turns,
+        rollout_workers=rollout_workers,
+    )
     texts = [str(player) for player in (policy, opponent) if isinstance(player, str | Path)]
     played = game_of(texts) if game is None else make_game(game)
     if played is None:
         raise CheckpointError("a match needs to know its game", do="Give game=... .")
     players = [
-        find_player(str(player), played, greedy=greedy)[0] if isinstance(player, str | Path) else player
+        find_player(str(player), played, greedy=chosen.greedy)[0] if isinstance(player, str | Path) else player
         for player in (policy, opponent)
     ]
-    return arena.match(players[0], players[1], played, num_games=num_games, seed=seed)
+    play = PlaySettings(max_turns=chosen.max_turns, rollout_workers=chosen.rollout_workers)
+    return arena.match(
+        players[0],
+        players[1],
+        played,
+        num_games=chosen.num_games,
+        seed=chosen.seed,
+        play=play,
+        openings=chosen.openings,
+        forfeit=chosen.forfeit,
+    )
 
 
 def exploitability(

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from movelist.play.arena import MatchResult, wilson_interval
+from movelist.play.arena import MatchResult
+from movelist.play.deals import wilson_interval
 
 Figure = tuple[float, float, float]  # a value and its 95 % interval
 Figures = Mapping[str, Figure]  # by name, in the order in which they decide
