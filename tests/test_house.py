@@ -81,6 +81,8 @@ HOUSE: dict[str, list[str]] = {
             "cluster",
             "deals",
             "arena",
+            "rating",
+            "tournament",
             "exploitability",
             "survey",
         ),
@@ -106,7 +108,7 @@ HOUSE: dict[str, list[str]] = {
         "chart",
         "benchmark",
         *("hardware", "live", "findings", "shapes", "device_trace", "profiler"),
-        *("verdict", "advice", "compare", "texts_en", "texts_zh", "sentences", "texts", "report"),
+        *("verdict", "advice", "compare", "texts_en", "texts_zh", "sentences", "texts", "report", "arena_page"),
     ],
     "run": [
         *("growing_file", "events", "log", "seal", "lock", "folder", "exactness", "checkpoint", "bad_minibatch"),

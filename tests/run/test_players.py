@@ -15,7 +15,7 @@ from movelist.games.catalog import make_game
 from movelist.play import arena
 from movelist.play.policy import RandomPolicy
 from movelist.play.workers import Workers
-from movelist.run.players import find_player
+from movelist.run.players import every_player, find_player
 from play.toys import Odd, Picker
 
 BOTS = """
@@ -207,3 +207,43 @@ def test_bots_from_the_command_line(bots, capsys, tmp_path):
     assert cli.main(["check", str(out)]) == 0
     assert cli.main(["match", bots + "Beyond", "--game", "kuhn_poker"]) == 1
     assert "made no choice: got index 2, where one from 0 to 1 is expected" in capsys.readouterr().err
+
+
+def test_an_arena_from_the_command_line(bots, capsys, tmp_path):
+    pytest.importorskip("pyspiel", reason="plays an OpenSpiel game")
+    words = ["arena", bots + "Odds", "random", "--game", "kuhn_poker", "--num_games", "40"]
+    assert cli.main(words) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[0].split()[0] == "player"
+    assert "0 is random." in shown.out
+    assert "40 of 40 games played." in shown.err
+    assert {file.name for file in (tmp_path / "arenas" / "kuhn_poker").iterdir()} == {"results.jsonl", "arena.html"}
+    assert cli.main([*words, "--json"]) == 0
+    shown = capsys.readouterr()
+    assert {standing["player"] for standing in json.loads(shown.out)["standings"]} == {bots + "Odds", "random"}
+    assert "games played" not in shown.err  # all are known already
+    (tmp_path / "bots.py").write_text(textwrap.dedent(BOTS) + "\n# another\n", encoding="utf-8")
+    assert cli.main(words) == 0
+    assert "40 of 40 games played." in capsys.readouterr().err  # other code is another player
+    assert cli.main([*words, "--lang", "zh", "--against", "openspiel:uniform_random"]) == 0
+    assert "random 为 0 分。" in capsys.readouterr().out
+    assert cli.main([*words, "--seed", "4"]) == 2
+    assert "results that were played otherwise: got seed 4 instead of 0" in capsys.readouterr().err
+    assert cli.main(["arena", "--game", "kuhn_poker"]) == 2
+    assert cli.main(["arena", "random", bots + "Odds"]) == 2
+    assert "an arena needs to know its game" in capsys.readouterr().err
+
+
+def test_every_checkpoint_of_a_run_meets(tmp_path, monkeypatch):
+    options = {"eval_games": 0, "tensorboard": False, "update_frequency": 4, "hidden_dim": 8, "device": "cpu"}
+    movelist.train(game=Odd(), out=tmp_path / "run", total_steps=60, save_every=1, keep_checkpoints=3, **options)
+    run, said = tmp_path / "run", []
+    kept = [str(file) for file in sorted((run / "checkpoints").glob("update-*.pt"))]
+    assert every_player([f"{run}@all", "random"]) == [*kept, "random"]
+    result = movelist.arena([f"{run}@all", run, "random"], game=Odd(), num_games=20, say=said.append)
+    assert len(result.standings) == len(kept) + 1
+    assert said[0].startswith(f"{run} is the same player as {kept[-1]}: it plays once.")
+    alone = movelist.arena([run], against="random", game=Odd(), num_games=20, say=said.append)
+    assert {standing.player for standing in alone.standings} == {f"{run} (update {int(kept[-1][-9:-3])})", "random"}
+    with pytest.raises(CheckpointError, match="nowhere does not exist"):
+        every_player(["nowhere@all"])

@@ -27,7 +27,7 @@ from movelist.core.errors import (
 )
 from movelist.core.settings import TrainSettings
 from movelist.games.catalog import make_game
-from movelist.play.arena import MATCHES
+from movelist.play.deals import MATCHES
 from movelist.play.policy import NetPolicy, RandomPolicy, derive_seeds
 from movelist.play.selfplay import GAMES, SelfPlay
 from movelist.run import checkpoint

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from movelist.core.errors import CheckpointError, SettingsError
+from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import MatchSettings, PlaySettings, TrainSettings
 from movelist.data.episode import Source
 from movelist.games.bot import Bot
@@ -17,29 +18,32 @@ from movelist.games.catalog import is_own, make_game, own_name
 from movelist.games.check import check_game
 from movelist.games.game import Game, game_name
 from movelist.games.game_tree import MOST_NODES
+from movelist.games.openings import opening_length
 from movelist.learn.device import choose_device
 from movelist.learn.learner import Learner
 from movelist.learn.loss import Loss
 from movelist.learn.model import EncoderMaker, Network, NetworkMaker
-from movelist.play import arena, terminal
+from movelist.play import arena as matches
 from movelist.play import exploitability as exact
+from movelist.play import terminal
 from movelist.play.export import ExportReport, export_net
 from movelist.play.exported import ExportedPolicy
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.play.policy_info import describe
 from movelist.play.selfplay import Opponents
+from movelist.play.tournament import ArenaResult, Entrant, Results, tournament
 from movelist.run import checkpoint
 from movelist.run.checkpoint import load_policy as load
 from movelist.run.exactness import movelist_version
 from movelist.run.folder import read_settings
 from movelist.run.parts import handed_in
-from movelist.run.players import find_player, game_of, load_player
+from movelist.run.players import every_player, find_entrant, find_player, game_of, load_player
 from movelist.run.presets import preset
 from movelist.run.start import Update
 from movelist.run.train import TrainResult
 from movelist.run.train import train as train_settings
 
-__all__ = ["exploitability", "export", "load", "match", "play_game", "train"]
+__all__ = ["arena", "exploitability", "export", "load", "match", "play_game", "train"]
 
 
 def train(
@@ -132,7 +136,7 @@ def match(
     forfeit: bool = False,
     max_turns: int = 10_000,
     rollout_workers: int = 0,
-) -> arena.MatchResult:
+) -> matches.MatchResult:
     """Play a policy against another one, on equal deals: every seating is played on the same cards, and reversed.
 
     Args:
@@ -173,7 +177,7 @@ def match(
         for player in (policy, opponent)
     ]
     play = PlaySettings(max_turns=chosen.max_turns, rollout_workers=chosen.rollout_workers)
-    return arena.match(
+    return matches.match(
         players[0],
         players[1],
         played,
@@ -183,6 +187,105 @@ def match(
         openings=chosen.openings,
         forfeit=chosen.forfeit,
     )
+
+
+def arena(
+    players: Sequence[str | Path],
+    *,
+    against: str | Path | None = None,
+    game: str | Game | Callable[[], Game] | None = None,
+    out: Path | str | None = None,
+    num_games: int = 400,
+    seed: int = 0,
+    greedy: bool = True,
+    openings: int | None = None,
+    forfeit: bool = False,
+    max_turns: int = 10_000,
+    rollout_workers: int = 0,
+    say: Callable[[str], None] = say_on_standard_error,
+) -> ArenaResult:
+    """Everyone against everyone, on equal deals: a table, and a rating with an interval for each.
+
+    Args:
+        players: By their notation; see docs/strength.md. RUN@all is each checkpoint that a run keeps.
+        against: Another player, whom all of them meet; then they do not meet each other.
+        game: A name or a game; None takes the one that a policy was trained on.
+        out: A folder that keeps the results: what stands there is not played again. None keeps nothing.
+        num_games: Of each pairing, rounded up to whole deals.
+        seed: Of the games' chance and of players that draw lots.
+        greedy: Trained policies play their likeliest action; otherwise they draw by probability.
+        openings: Decisions by lot at the start of each deal. None takes up to 4 where the game has no chance.
+        forfeit: A player that raises an exception or answers no legal action loses that game; else it is an error.
+        max_turns: Longer games are cut off.
+        rollout_workers: Processes that play the games; the result is the same.
+        say: Told how far it came.
+
+    Raises:
+        MovelistError: A setting, a player or the game cannot be used, or the folder holds other results.
+
+    Example:
+        result = movelist.arena(["runs/mine@all", "runs/other", "random"], out="arenas/mine")
+        print("\\n".join(result.lines()))
+    """
+    chosen = MatchSettings(
+        num_games=num_games,
+        seed=seed,
+        greedy=greedy,
+        openings=openings,
+        forfeit=forfeit,
+        max_turns=max_turns,
+        rollout_workers=rollout_workers,
+    )
+    texts = every_player(map(str, players))
+    played = _game_of_arena([*texts, *([str(against)] if against else [])], game)
+    entrants = _entrants(texts, played, greedy, say)
+    opponent = _entrants([str(against)], played, greedy, say)[0] if against else None
+    if opponent:
+        entrants = [entrant for entrant in entrants if entrant.key != opponent.key]
+    length = opening_length(played) if openings is None else openings
+    head = {"game": game_name(played), "seed": seed, "greedy": greedy, "openings": length, "max_turns": max_turns,
+            "forfeit": forfeit}  # fmt: skip
+    return tournament(
+        entrants,
+        played,
+        Results(None if out is None else Path(out) / "results.jsonl", head),
+        against=opponent,
+        num_games=chosen.num_games,
+        seed=seed,
+        play=PlaySettings(max_turns=max_turns, rollout_workers=rollout_workers),
+        openings=length,
+        forfeit=forfeit,
+        say=say,
+    )
+
+
+def arena_folder(players: Sequence[str], game: str | None) -> Path:
+    """Where an arena keeps its results unless it is told: arenas/GAME.
+
+    Raises:
+        MovelistError: As `arena`.
+    """
+    name = game_name(_game_of_arena(every_player(players), game))
+    return Path("arenas") / "".join(letter if letter.isalnum() or letter == "_" else "-" for letter in name).strip("-")
+
+
+def _game_of_arena(texts: list[str], game: str | Game | Callable[[], Game] | None) -> Game:
+    played = game_of(texts) if game is None else make_game(game)
+    if played is None:
+        raise CheckpointError("an arena needs to know its game", do="Give game=... in Python, --game as a command.")
+    return played
+
+
+def _entrants(texts: Sequence[str], game: Game, greedy: bool, say: Callable[[str], None]) -> list[Entrant]:
+    """Players by their notation, each once."""
+    entrants: dict[str, Entrant] = {}
+    for text in texts:
+        found = find_entrant(text, game, greedy=greedy)
+        if found.key in entrants:
+            say(f"{text} is the same player as {entrants[found.key].label}: it plays once.")
+            continue
+        entrants[found.key] = Entrant(found.label, found.key, found.player)
+    return list(entrants.values())
 
 
 def exploitability(

@@ -62,7 +62,12 @@ def load(path: Path | str) -> dict[str, Any]:
     Raises:
         CheckpointError: There is none, or it is damaged or no checkpoint of movelist; names the file.
     """
-    return load_newest(Path(path), say=lambda text: print(f"movelist: {text}", file=sys.stderr))[1]
+    return load_newest(Path(path), say=warn)[1]
+
+
+def warn(text: str) -> None:
+    """Tell of a damaged checkpoint where no training speaks."""
+    print(f"movelist: {text}", file=sys.stderr)
 
 
 def load_newest(path: Path, *, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]]:

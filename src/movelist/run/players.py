@@ -1,6 +1,6 @@
 """Players by one notation, wherever a command or a function takes one.
 
-runs/mine                  a run's newest checkpoint; runs/mine@best is its best one
+runs/mine                  a run's newest checkpoint; runs/mine@best is its best one, runs/mine@all each one it keeps
 update-000071.pt           a checkpoint
 policy.onnx                an exported file, .onnx or .safetensors
 random                     every legal action is equally likely
@@ -10,7 +10,10 @@ openspiel:mcts             a bot that OpenSpiel has for the game; with parameter
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from movelist.core.by_name import check_name
@@ -24,9 +27,58 @@ from movelist.play.exported import ExportedPolicy, load_exported
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.play.profiles import is_exported
 from movelist.run import checkpoint
+from movelist.run.folder import checkpoint_files
 
-BEST = "@best"
+BEST, ALL = "@best", "@all"
 OPENSPIEL = "openspiel:"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A player that was found by its notation.
+
+    Attributes:
+        player: Who plays.
+        version: The number of a checkpoint's updates; -1 for what has none.
+        label: What to call it: what was written, and a checkpoint's updates where that does not say them.
+        key: Equal only for equal players: what is in the file, or what was written and the code's text.
+    """
+
+    player: Policy | Bot
+    version: int
+    label: str
+    key: str
+
+
+def every_player(texts: Iterable[str]) -> list[str]:
+    """The players that these name: RUN@all is each checkpoint that the run keeps, the oldest first.
+
+    Raises:
+        CheckpointError: A run has none.
+    """
+    found: list[str] = []
+    for text in texts:
+        run = Path(text.removesuffix(ALL))
+        found += [str(file) for file in checkpoint_files(run)[::-1]] if text.endswith(ALL) else [text]
+    return found
+
+
+def find_entrant(text: str, game: Game, *, greedy: bool) -> Found:
+    """As `find_player`, with what tells players apart."""
+    if text == "random" or text.startswith(OPENSPIEL):
+        return Found(find_player(text, game, greedy=greedy)[0], -1, text, text)
+    if names_code(text):
+        player, _ = find_player(text, game, greedy=greedy)
+        made = player.player if isinstance(player, NamedPlayer) else player
+        return Found(player, -1, text, f"{text} {_digest(inspect.getsourcefile(type(made)))}")
+    loaded, _, version, file = _load(text, game, greedy)
+    label = text if version < 0 or Path(text) == file else f"{text} (update {version:,})"
+    return Found(loaded, version, label, _digest(file))
+
+
+def _digest(file: Path | str | None) -> str:
+    """A short text for what is in a file; "" for code that has none."""
+    return "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]
 
 
 def find_player(text: str, game: Game, *, greedy: bool) -> tuple[Policy | Bot, int]:
@@ -48,7 +100,7 @@ def find_player(text: str, game: Game, *, greedy: bool) -> tuple[Policy | Bot, i
     if names_code(text):
         player = made_by_name(text)
         return (NamedPlayer(text) if is_bot(player) else player), -1
-    loaded, _, version = _load(text, game, greedy)
+    loaded, _, version, _ = _load(text, game, greedy)
     return loaded, version
 
 
@@ -80,18 +132,19 @@ def load_player(path: Path, game: Game | None, *, greedy: bool) -> tuple[NetPoli
     return _load(str(path), game, greedy)[:2]
 
 
-def _load(text: str, game: Game | None, greedy: bool) -> tuple[NetPolicy | ExportedPolicy, Game, int]:
+def _load(text: str, game: Game | None, greedy: bool) -> tuple[NetPolicy | ExportedPolicy, Game, int, Path]:
+    """The player, its game, its version, and the file that was read."""
     path = _file_of(text)
     if is_exported(path):
         exported = load_exported(path, greedy=greedy)
         game = game or _game_by_name(exported.info.game, make_known)
         exported.info.check(str(path), game=game_name(game), state_size=state_size(game))
-        return exported, game, -1
-    state = checkpoint.load(path)
+        return exported, game, -1, path
+    file, state = checkpoint.load_newest(path, say=checkpoint.warn)
     game = game or _game_by_name(state["settings"]["game"], make_game)
     net = checkpoint.load_net(state, choose_device("cpu"))
     checkpoint.check_fits(state, path, game=game_name(game), state_size=state_size(game))
-    return NetPolicy(net, greedy=greedy), game, int(state["learner"]["num_updates"])
+    return NetPolicy(net, greedy=greedy), game, int(state["learner"]["num_updates"]), file
 
 
 def _file_of(text: str) -> Path:
