@@ -1,4 +1,4 @@
-"""The script that counts whether intervals hold the truth, in short; and that its deals have the mean that they should."""
+"""The script that counts whether intervals hold the truth, in short; and the means of its deals."""
 
 from pathlib import Path
 

@@ -70,7 +70,7 @@ def _rows(result: ArenaResult) -> list[dict[str, Any]]:
             "low": x(standing.interval[0]),
             "middle": x(standing.rating),
             "high": x(standing.interval[1]),
-            "spread": f"{standing.interval[0]:+.0f} - {standing.interval[1]:+.0f}",
+            "spread": f"{standing.interval[0]:+.0f} … {standing.interval[1]:+.0f}",
         }
         for number, standing in enumerate(result.standings, 1)
     ]
@@ -85,7 +85,7 @@ def _cell(cell: Cell | None) -> dict[str, Any] | None:
     return {
         "score": cell.score,
         "text": f"{cell.score:.3f}",
-        "spread": f"{low:.2f} - {high:.2f}",
+        "spread": f"{low:.2f} … {high:.2f}",
         "kind": kind,
         "strength": f"{min(1.0, 0.25 + 1.5 * abs(cell.score - 0.5)):.2f}",
     }

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from movelist.core.by_name import check_name
 from movelist.core.errors import CheckpointError, GameError, SettingsError
 from movelist.games.bot import Bot, NamedPlayer, is_bot, made_by_name
@@ -23,6 +25,7 @@ from movelist.games.catalog import make_game, make_known
 from movelist.games.game import Game, game_name, state_size
 from movelist.games.openspiel_bots import OpenSpielBot
 from movelist.learn.device import choose_device
+from movelist.learn.model import Network
 from movelist.play.exported import ExportedPolicy, load_exported
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.play.profiles import is_exported
@@ -41,7 +44,7 @@ class Found:
         player: Who plays.
         version: The number of a checkpoint's updates; -1 for what has none.
         label: What to call it: what was written, and a checkpoint's updates where that does not say them.
-        key: Equal only for equal players: what is in the file, or what was written and the code's text.
+        key: Equal only for equal players: by the weights, what is in the file, or what was written and the code's text.
     """
 
     player: Policy | Bot
@@ -72,8 +75,19 @@ def find_entrant(text: str, game: Game, *, greedy: bool) -> Found:
         made = player.player if isinstance(player, NamedPlayer) else player
         return Found(player, -1, text, f"{text} {_digest(inspect.getsourcefile(type(made)))}")
     loaded, _, version, file = _load(text, game, greedy)
-    label = text if version < 0 or Path(text) == file else f"{text} (update {version:,})"
-    return Found(loaded, version, label, _digest(file))
+    if isinstance(loaded, NetPolicy):
+        whole_run = file.parent.parent if file.parent.name == "checkpoints" else file
+        return Found(loaded, version, f"{whole_run} (update {version:,})", _digest_of(loaded.net))
+    return Found(loaded, version, text, _digest(file))
+
+
+def _digest_of(net: Network) -> str:
+    """A short text for a network's weights, wherever they are kept."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(net.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _digest(file: Path | str | None) -> str:
