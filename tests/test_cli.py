@@ -445,7 +445,18 @@ def test_match_for_programs(capsys, kuhn):
     whole = {"num_games", "wins", "draws", "losses", "win_rate", "draw_rate", "mean_return"}
     whole |= {"win_rate_interval", "draw_rate_interval", "mean_return_interval", "truncated", "truncated_share"}
     whole |= {"equal_rate"}
-    of_match = {"seats", "alone", "roles", "deals", "repeated", "openings", "forfeits", "forfeits_against", "teams"}
+    of_match = {
+        "seats",
+        "alone",
+        "roles",
+        "deals",
+        "worth",
+        "repeated",
+        "openings",
+        "forfeits",
+        "forfeits_against",
+        "teams",
+    }
     assert set(read) == whole | of_match
     assert read["num_games"] == 20
     assert len(read["win_rate_interval"]) == 2

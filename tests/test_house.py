@@ -111,7 +111,18 @@ HOUSE: dict[str, list[str]] = {
         *("verdict", "advice", "compare", "texts_en", "texts_zh", "sentences", "texts", "report", "arena_page"),
     ],
     "run": [
-        *("growing_file", "events", "log", "seal", "lock", "folder", "exactness", "checkpoint", "bad_minibatch"),
+        *(
+            "growing_file",
+            "events",
+            "log",
+            "seal",
+            "lock",
+            "folder",
+            "ladder",
+            "exactness",
+            "checkpoint",
+            "bad_minibatch",
+        ),
         *(
             "start",
             "players",

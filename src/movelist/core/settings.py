@@ -205,9 +205,9 @@ class RunSettings:
     """Games against random players at the end, to show the strength reached. 0 plays none."""
 
     eval_every: int = 10
-    """Updates between quick matches of up to 200 games against random players, for the display and to find the best
-    checkpoint, the newest that did no worse than the best before: checkpoints/best.json names it. None are played if
-    eval_games is 0."""
+    """Updates between quick matches of up to 200 games, for the display and to find the best checkpoint, the newest
+    that did no worse than the best before: checkpoints/best.json names it. They are against random players until these
+    are beaten 90 %, then against the run's own earlier checkpoints. None are played if eval_games is 0."""
 
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""

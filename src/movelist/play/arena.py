@@ -67,6 +67,7 @@ class MatchResult(Score):
         alone: The policy alone against all others, on all seats; None in games for one or two, or for two teams.
         roles: The policy alone in each role, as "landlord", where the game tells roles.
         deals: What the intervals count: deals whose games went differently.
+        worth: How many games by themselves, won or lost, would tell as much.
         repeated: Deals left out because their games went as in one before.
         openings: Decisions by lot at the start of each deal.
         forfeits: Games that the policy lost because it failed.
@@ -78,6 +79,7 @@ class MatchResult(Score):
     alone: Score | None = None
     roles: dict[str, Score] = field(default_factory=dict)
     deals: int = 0
+    worth: float = 0.0
     repeated: int = 0
     openings: int = 0
     forfeits: int = 0
@@ -202,6 +204,7 @@ def result_of(
             if (x.role_DU == role).any()
         },
         deals=len(x.outcome_DU),
+        worth=games_worth(deals.score_D),
         repeated=len(all_deals.x.outcome_DU) - len(x.outcome_DU),
         openings=openings,
         forfeits=int(deals.forfeits_D2[:, 0].sum()),

@@ -30,7 +30,7 @@ from movelist.play.exported import ExportedPolicy, load_exported
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.play.profiles import is_exported
 from movelist.run import checkpoint
-from movelist.run.folder import checkpoint_files
+from movelist.run.folder import checkpoint_files, number_of, numbered
 
 BEST, ALL = "@best", "@all"
 OPENSPIEL = "openspiel:"
@@ -54,15 +54,19 @@ class Found:
 
 
 def every_player(texts: Iterable[str]) -> list[str]:
-    """The players that these name: RUN@all is each checkpoint that the run keeps, the oldest first.
+    """The players that these name: RUN@all is each checkpoint that the run keeps, its ladder's too, the oldest first.
 
     Raises:
         CheckpointError: A run has none.
     """
     found: list[str] = []
     for text in texts:
+        if not text.endswith(ALL):
+            found.append(text)
+            continue
         run = Path(text.removesuffix(ALL))
-        found += [str(file) for file in checkpoint_files(run)[::-1]] if text.endswith(ALL) else [text]
+        kept = {number_of(file): file for file in (*numbered(run / "ladder"), *checkpoint_files(run))}
+        found += [str(kept[number]) for number in sorted(kept)]
     return found
 
 
@@ -76,7 +80,7 @@ def find_entrant(text: str, game: Game, *, greedy: bool) -> Found:
         return Found(player, -1, text, f"{text} {_digest(inspect.getsourcefile(type(made)))}")
     loaded, _, version, file = _load(text, game, greedy)
     if isinstance(loaded, NetPolicy):
-        whole_run = file.parent.parent if file.parent.name == "checkpoints" else file
+        whole_run = file.parent.parent if file.parent.name in ("checkpoints", "ladder") else file
         return Found(loaded, version, f"{whole_run} (update {version:,})", _digest_of(loaded.net))
     return Found(loaded, version, text, _digest(file))
 
