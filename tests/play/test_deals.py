@@ -9,6 +9,7 @@ import pytest
 from movelist.core.errors import GameError, PlayerError
 from movelist.core.settings import PlaySettings
 from movelist.games.catalog import make_game
+from movelist.games.check import check_game
 from movelist.games.openings import Openings, opening_length
 from movelist.play.arena import match
 from movelist.play.deals import Pairing, outcomes, play_deals, seatings
@@ -142,6 +143,56 @@ def test_games_without_chance_start_from_openings_and_repeated_ones_do_not_count
     low, high = from_start.win_rate_interval
     assert high - low > 0.4  # one deal says little, however often it is played
     assert match(RandomPolicy(), Takes(), Count(), num_games=40).openings == 0  # who draws lots makes games differ
+
+
+def test_a_game_whose_code_fails_is_named_when_it_is_played():
+    class Broken(Count):
+        def new_state(self, seed):
+            raise ZeroDivisionError("no board")
+
+    assert opening_length(Broken()) == 0
+    with pytest.raises(GameError, match="the game's own code failed: ZeroDivisionError: no board"):
+        match(Perfect(), Takes(), Broken(), num_games=4)
+
+
+def test_an_opening_of_forced_turns_comes_to_an_end():
+    class Forced:
+        num_players = 2
+
+        def new_state(self, seed):
+            return ForcedState()
+
+    class ForcedState:
+        turns = 0
+
+        def current_player(self):
+            return 0
+
+        def legal_actions(self):
+            return [5]
+
+        def apply(self, index):
+            self.turns += 1
+
+    assert Openings(Forced(), 2).new_state(0).turns == 200
+
+
+def test_a_game_is_checked_for_its_teams_and_sides():
+    assert check_game(Partners(), num_games=1)
+    assert check_game(Bidding(), num_games=1)
+    wrong = Partners()
+    wrong.teams = ((0,), (1, 3))
+    with pytest.raises(GameError, match=r"^teams do not hold every seat once"):
+        check_game(wrong, num_games=1)
+    told = Bidding()
+    told.new_state = lambda seed: Untold(seed)
+    with pytest.raises(GameError, match=r"^sides is not one small number for each seat: got 'all'"):
+        check_game(told, num_games=1)
+
+
+class Untold(BiddingState):
+    def sides(self):
+        return "all"
 
 
 def test_both_sides_of_each_opening_and_the_same_one_for_the_same_seed():

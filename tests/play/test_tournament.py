@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from movelist.core.errors import DataError, SettingsError
+from movelist.core.errors import DataError, SaveError, SettingsError
 from movelist.core.settings import PlaySettings
 from movelist.play.arena import match
 from movelist.play.policy import RandomPolicy
@@ -145,9 +145,17 @@ def test_other_results_are_not_mixed_in(tmp_path):
         DataError, match=r"^a line of results cannot be read: got JSONDecodeError.* \(.*, line 3\)\. Del"
     ):
         Results(path, HEAD)
-    path.write_text("".join(content + content[-1:]), encoding="utf-8")
-    with pytest.raises(DataError, match=r"got ValueError: deal 0 where 30 is next"):
+    path.write_text("".join(content + content[-1:]), encoding="utf-8")  # two programs at once played the same
+    assert len(Results(path, HEAD).of("key of odd", "key of even").scores) == 30
+    path.write_text("".join([*content, content[-1].replace('"first": 0', '"first": 40')]), encoding="utf-8")
+    with pytest.raises(DataError, match=r"got ValueError: deal 40 where 30 is next"):
         Results(path, HEAD)
+
+
+def test_results_that_cannot_be_kept(tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(SaveError, match=r"^results cannot be kept: got .*results.jsonl\)\. The same command goes on"):
+        played(["odd", "even"], path=tmp_path / "file" / "results.jsonl")
 
 
 def test_two_are_needed():

@@ -23,9 +23,11 @@ from movelist.games.game import (
     read_observation,
     read_player,
     read_returns,
+    read_sides,
     shortened,
     start_game,
     state_size,
+    teams_of,
 )
 
 LARGEST_SEED = 2**63 - 1  # of a game, as training hands them out
@@ -94,6 +96,7 @@ def check_game(
         29
     """
     seen = _Seen(num_players=check_players(game), state_size=state_size(game))
+    teams_of(game)
     numbers = random.Random(seed)
     for _ in range(num_games):
         _play_twice(game, seen, numbers.randint(0, LARGEST_SEED), max_turns, cut_off)
@@ -247,6 +250,7 @@ def _ask(game: Game, state: State, where: str) -> _Turn:
     player = read_player(state, game.num_players, where)
     returns = read_returns(state, game.num_players, where)
     if player is None:
+        read_sides(state, game.num_players, where)
         return _Turn(None, [], returns, [])
     legal_actions = _read_legal_actions(game, state, where)
     again = _read_legal_actions(game, state, where)

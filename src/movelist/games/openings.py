@@ -12,11 +12,8 @@ from movelist.games.game import Game, State, game_name
 MOST_DECISIONS = 4  # by lot at the start: connect four has 2,401 such openings, chess about 200,000
 SHARE_OF_A_GAME = 3  # short games begin after a third of their decisions at most: 2 in tic_tac_toe
 TRIES = 16  # of openings that do not end the game
-LINES, SEEDS, LONGEST = (
-    3,
-    4,
-    200,
-)  # looked at to tell whether there is chance: random lines, seeds each, turns of a line
+LINES, SEEDS = 3, 4  # looked at to tell whether there is chance: random lines, and seeds for each
+LONGEST = 200  # turns of such a line, and of an opening with its forced turns
 
 
 class Openings:
@@ -27,9 +24,10 @@ class Openings:
         num_decisions: By lot, all players' together; forced turns are not counted.
     """
 
+    num_players: int  # as all that is not here, the game's own
+
     def __init__(self, game: Game, num_decisions: int) -> None:
-        self.game, self.num_decisions = game, num_decisions
-        self.name, self.num_players = game_name(game), game.num_players
+        self.game, self.num_decisions, self.name = game, num_decisions, game_name(game)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.game, name)
@@ -48,27 +46,33 @@ class Openings:
     def _opened(self, state: State, lot: random.Random) -> bool:
         """Play the opening; False if the game is over behind it."""
         decisions = 0
-        while state.current_player() is not None:
+        for _ in range(LONGEST):
+            if state.current_player() is None:
+                return False
             count = len(state.legal_actions())
             if count > 1:
                 if decisions == self.num_decisions:
                     return True
                 decisions += 1
             state.apply(int(lot.random() * count))
-        return False
+        return True  # its turns are forced for long: whoever plays it goes on with them
 
 
 def opening_length(game: Game) -> int:
     """How many decisions by lot tell the games of a game without chance apart; 0 for a game with chance.
 
-    A game is taken for one without chance if the same choices lead through the same turns, whatever the seed.
+    A game is taken for one without chance if the same choices lead through the same turns, whatever the seed; one whose
+    code fails is not, and whoever plays it says why.
     """
     lengths = []
-    for line in range(LINES):
-        first, decisions = _turns(game, 0, line)
-        if any(_turns(game, seed, line)[0] != first for seed in range(1, SEEDS)):
-            return 0
-        lengths.append(decisions)
+    try:
+        for line in range(LINES):
+            first, decisions = _turns(game, 0, line)
+            if any(_turns(game, seed, line)[0] != first for seed in range(1, SEEDS)):
+                return 0
+            lengths.append(decisions)
+    except Exception:  # whatever a game's own code raises
+        return 0
     return max(1, min(MOST_DECISIONS, sum(lengths) // len(lengths) // SHARE_OF_A_GAME))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from movelist.core.errors import DataError, SettingsError
+from movelist.core.errors import DataError, SaveError, SettingsError
 from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import PlaySettings
 from movelist.data.whole_file import write_whole
@@ -116,6 +116,8 @@ class Results:
             self.labels[line["player"]] = line["label"]
             return
         met = self.met.setdefault((line["x"], line["y"]), Met())
+        if line["first"] + len(line["scores"]) <= len(met.scores):
+            return  # of two programs that played the same deals, which end alike
         if line["first"] != len(met.scores):
             raise ValueError(f"deal {line['first']} where {len(met.scores)} is next")
         met.scores += [float(score) for score in line["scores"]]
@@ -124,15 +126,25 @@ class Results:
         met.forfeits = [sum(pair) for pair in zip(met.forfeits, line["forfeits"], strict=True)]
 
     def add(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Keep lines, written at once."""
+        """Keep lines, written at once.
+
+        Raises:
+            SaveError: They cannot be written.
+        """
         for line in lines:
             self._note(line)
         if self.path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = not self.path.exists()
-        with self.path.open("ab") as file:
-            file.write(b"".join(_line(line) for line in ([self.head] if new else []) + list(lines)))
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            new = not self.path.exists()
+            with self.path.open("ab") as file:
+                file.write(b"".join(_line(line) for line in ([self.head] if new else []) + list(lines)))
+        except OSError as error:
+            raise SaveError(
+                "results cannot be kept", got=error.strerror, where=str(self.path),
+                do="The same command goes on behind those that are kept.",
+            ) from error  # fmt: skip
 
     def of(self, x: str, y: str) -> Met:
         """What X scored against Y so far, by their keys."""
