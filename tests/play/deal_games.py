@@ -45,6 +45,8 @@ class BiddingState:
         return [2 * won if seat == self.landlord else -won for seat in range(3)]
 
     def sides(self):
+        if self.luck > 0.8:  # as where nobody bids
+            return None
         return None if self.turn < 3 else [int(seat != self.landlord) for seat in range(3)]
 
 

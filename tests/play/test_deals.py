@@ -63,8 +63,9 @@ def test_with_three_players_half_is_what_an_equal_player_gets_and_the_plain_rate
     for part in (better.alone, *better.roles.values(), *better.seats):
         assert part.win_rate > part.equal_rate
     assert better.win_rate - 0.5 == pytest.approx(better.alone.win_rate - better.alone.equal_rate)
-    assert sum(role.num_games for role in better.roles.values()) == better.alone.num_games == 600
-    assert better.roles["landlord"].num_games == 200
+    assert set(better.roles) == {"landlord", "peasants"}  # not what has no role, for nobody bid
+    assert 500 < sum(role.num_games for role in better.roles.values()) < better.alone.num_games == 600
+    assert 2 * better.roles["landlord"].num_games == better.roles["peasants"].num_games
     text = "\n".join(better.lines())
     assert "alone against the others: win rate " in text
     assert "as landlord: win rate " in text

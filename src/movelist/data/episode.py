@@ -70,7 +70,8 @@ class Episodes:
         controller_EP: int8 [E, P]: POLICY, HUMAN or OTHER.
         critic_state_NC: float32 [N, C], what a critic may know beyond the state; None without.
         feature_AF: float32 [A, F], what is known of each legal action beside its id; None without.
-        side_EP: int8 [E, P], who played together in the end, where a game tells it (`State.sides`); None without.
+        side_EP: int8 [E, P], who played together in the end (`State.sides`), all different and below 0 in an episode
+            that does not tell it; None without.
         extra: Further columns, each [rows, width], by their declarations; see `Column`.
         num_turns: All turns of all players, forced ones too, however many of them are steps here.
     """

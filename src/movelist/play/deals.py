@@ -242,7 +242,7 @@ def _deals(episodes: Episodes, games: slice, plan: Seatings, lost_G: Array, dige
         outcome_DKU = outcomes(pair_D2)[:, :, None]
     else:
         outcome_DKU = outcomes(return_GU, side_GU).reshape(shape)
-    role_DKU = np.full(return_DKU.shape, NO_ROLE) if side_GU is None else side_GU.reshape(shape)
+    role_DKU = np.full(return_DKU.shape, NO_ROLE) if side_GU is None else np.maximum(NO_ROLE, side_GU).reshape(shape)
     lost_DK = lost_G.reshape(-1, plan.num_games)
     truncated_DK = episodes.truncated_E[games].reshape(-1, plan.num_games)
     unit_U = np.arange(len(plan.units))

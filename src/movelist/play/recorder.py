@@ -108,8 +108,8 @@ class Recorder:
 
 
 def _sides(finished: Sequence[Finished], num_players: int) -> Array | None:
-    """int8 [E, P], each seat on its own side where a game did not tell; None if none did."""
+    """int8 [E, P], each seat on its own side, below 0, where a game did not tell; None if none did."""
     if all(game.sides is None for game in finished):
         return None
-    alone = list(range(num_players))
+    alone = [-1 - seat for seat in range(num_players)]
     return np.array([alone if game.sides is None else game.sides for game in finished], np.int8)
