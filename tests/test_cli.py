@@ -18,8 +18,9 @@ from movelist import cli
 from movelist.core.errors import SettingsError
 from movelist.core.profile_settings import ProfileSettings
 from movelist.core.settings import MatchSettings, TrainSettings
+from movelist.core.shell import quoted
 from movelist.run import checkpoint, recorded
-from movelist.run.folder import quoted, read_settings
+from movelist.run.folder import read_settings
 from movelist.run.log import Log
 from play.toys import Odd
 

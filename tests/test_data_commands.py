@@ -380,3 +380,15 @@ def test_a_run_does_not_go_on_with_another_number_of_players(tmp_path, capsys):
     write_lines(two, *[three] * 16)
     assert main(["train", "--resume", str(run), "--total_steps", "32"]) == 2
     assert "the checkpoint is of another num_players: got 2, expected 3" in said(capsys)[1]
+
+
+def test_a_log_prob_that_is_far_off_is_told_with_its_file_and_line(tmp_path, capsys):
+    lines = [with_step(0, log_prob=-35.0 if number == 4 else -0.7) for number in range(8)]
+    file = write_lines(tmp_path / "a.jsonl", *lines)
+    assert main(["train", "--data", str(file), "--out", str(tmp_path / "run"), *QUICK]) == 0
+    out, _ = said(capsys)
+    assert f"step 0, recorded in {file}, line 5)" in out
+    assert main(["convert", str(file), "--out", str(tmp_path / "store")]) == 0
+    said(capsys)
+    assert main(["train", "--data", str(tmp_path / "store"), "--out", str(tmp_path / "other"), *QUICK]) == 0
+    assert f"step 0, recorded in {tmp_path / 'store'}, episode 4)" in said(capsys)[0]

@@ -20,7 +20,7 @@ int main(int, char** argv) {
     movelist::Writer writer(argv[1], "toy", {1});
     writer.begin({{"human"}});
     for (double reward : {1.0, std::nan(""), 2.0}) {
-        try { writer.step(0, {0.5f}, {7, 9}, 1, reward); } catch (const std::invalid_argument&) {}
+        try { writer.step(0, {0.5f}, {0xfffffffffffffff9u, 9}, 1, reward); } catch (const std::invalid_argument&) {}
     }
     writer.end({3.0});
 }""",
@@ -29,7 +29,7 @@ int main(int, char** argv) {
         using (var writer = new Movelist.Writer(arguments[0], "toy", new[] { 1 })) {
             writer.Begin(new[] { Movelist.Player.Human });
             foreach (double reward in new[] { 1.0, double.NaN, 2.0 }) {
-                try { writer.Step(0, new[] { 0.5f }, new ulong[] { 7, 9 }, 1, reward); }
+                try { writer.Step(0, new[] { 0.5f }, new long[] { -7, 9 }, 1, reward); }
                 catch (System.ArgumentException) { }
             }
             writer.End(new[] { 3.0 });
@@ -100,6 +100,7 @@ def test_a_step_that_a_writer_refuses_leaves_nothing_behind(tmp_path, language):
     subprocess.run([*command, str(tmp_path / "a.jsonl")], check=True)
     (columns,), problems = read_all(tmp_path / "a.jsonl")
     assert not problems and columns.raw.reward_N.tolist() == [1, 2]
+    assert columns.raw.action_id_A.tolist() == [-7, 9] * 2  # in C# from signed numbers
 
 
 def test_a_loader_of_ones_own_is_learned_from(capsys):

@@ -31,6 +31,7 @@ HOUSE: dict[str, list[str]] = {
         "returns",
         "metrics",
         "patience",
+        "shell",
     ],
     "data": [
         "column",
@@ -67,7 +68,19 @@ HOUSE: dict[str, list[str]] = {
         "rlcard",
         "catalog",
     ],
-    "learn": ["device", "parallel", "batch", "pair", "pair_triton", "model", "loss", "compile", "guard", "learner"],
+    "learn": [
+        "device",
+        "parallel",
+        "batch",
+        "pair",
+        "pair_triton",
+        "model",
+        "make_net",
+        "loss",
+        "compile",
+        "guard",
+        "learner",
+    ],
     "play": [
         *(
             "policy",

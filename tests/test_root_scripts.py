@@ -123,7 +123,8 @@ def test_a_double_clicked_window_stays_open_and_a_script_goes_on():
     assert len(pauses) == 2
     assert all(line.startswith("if not defined CI ") for line in pauses)
     assert lines.index(pauses[0]) < lines.index("exit /b 0")
-    assert 'find /i "%~nx0"' in pauses[0]  # only where the window was opened for this file
+    assert 'find /i "%SELF%"' in pauses[0]  # only where the window was opened for this file
+    assert lines.index('set "SELF=%~f0"') < next(n for n, line in enumerate(lines) if line.startswith("cd "))
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 import enum
 import json
 import shlex
+import signal
 
 import numpy as np
 import pytest
 
 import movelist
 from movelist import cli
+from movelist.learn.learner import Learner
 from movelist.play.exported import load_exported
 from movelist.run import checkpoint
 from movelist.run.folder import read_settings
@@ -58,6 +60,57 @@ def test_what_a_watching_training_prints(tmp_path, capsys):
     steps = checkpoint.load(run)["counters"]["steps"]
     assert cli.main(said(lines, "Next: ")) == 0
     assert checkpoint.load(run)["counters"]["steps"] == 2 * steps
+
+
+def test_what_self_play_prints(tmp_path, capsys):
+    pytest.importorskip("pyspiel", reason="plays an OpenSpiel game")
+    run = tmp_path / "with space $1"
+    lines = train(capsys, "--game", "kuhn_poker", "--total_steps", 20, "--out", run, *QUICK)
+    steps = checkpoint.load(run)["counters"]["steps"]
+    match = said(lines, "Next: ")
+    assert match[0] == "match" and cli.main(match) == 0
+    assert f"{run.name} against random: " in capsys.readouterr().out
+    assert cli.main(said(lines, "Or train on: ")) == 0
+    assert checkpoint.load(run)["counters"]["steps"] >= 2 * steps
+
+
+def test_what_training_from_a_store_prints(tmp_path, capsys):
+    data = recordings(tmp_path / "in")
+    assert cli.main(["convert", data, "--out", str(tmp_path / "a store")]) == 0
+    capsys.readouterr()
+    lines = train(capsys, "--data", tmp_path / "a store", "--out", tmp_path / "run", *QUICK)
+    assert cli.main(said(lines, "Next: ")) == 0
+    assert checkpoint.load(tmp_path / "run")["counters"]["episodes"] == 16
+
+
+@pytest.mark.parametrize("kind", ["self-play", "recordings", "store", "watch"])
+def test_what_is_printed_after_ctrl_c_goes_on(tmp_path, capsys, monkeypatch, kind):
+    """Pressed in the second update of several."""
+    flags = []
+    if kind == "self-play":
+        pytest.importorskip("pyspiel", reason="plays an OpenSpiel game")
+        flags = ["--game", "kuhn_poker", "--total_steps", 200]
+    else:
+        data = recordings(tmp_path / "in", count=24)
+        if kind == "store":
+            assert cli.main(["convert", data, "--out", str(tmp_path / "store")]) == 0
+            capsys.readouterr()
+            data = str(tmp_path / "store")
+        flags = ["--data", data] + (["--watch", "--total_steps", 16] if kind == "watch" else [])
+    real, run = Learner.update, tmp_path / "my run"
+
+    def update(learner, prepared, **options):
+        if learner.num_updates == 1:
+            signal.raise_signal(signal.SIGINT)
+        return real(learner, prepared, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "update", update)
+        assert cli.main(["train", *map(str, flags), "--out", str(run), *QUICK]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert checkpoint.load(run)["learner"]["num_updates"] == 2
+    assert cli.main(said(lines, "Stopped before the end. Go on: ")) == 0
+    assert checkpoint.load(run)["learner"]["num_updates"] > 3
 
 
 def test_a_watching_trainings_settings_are_a_preset(tmp_path, capsys):

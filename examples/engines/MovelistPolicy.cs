@@ -77,6 +77,7 @@ namespace Movelist
         readonly float[] keptHalf; // [KeptActions, H]
         float[] logits = new float[512], logProbs = new float[512], drawnFrom = new float[512];
         int[] order = new int[512];
+        long[] signedIds = new long[0]; // of the last call with unsigned ones
 
         Policy(Weights weights)
         {
@@ -137,6 +138,16 @@ namespace Movelist
             int best = 0;
             for (int a = 1; a < count; ++a) if (logProbs[a] > logProbs[best]) best = a;
             return new Choice { Index = best, LogProb = logProbs[best] };
+        }
+
+        /// <summary>The same for ids that are kept as unsigned numbers, as MovelistWriter.cs takes them.</summary>
+        public Choice Choose(float[] state, ulong[] ids, int count, PlayOptions options)
+        {
+            int there = ids == null ? 0 : ids.Length;
+            if (count > there) return Choose(state, new long[there], count, options); // which refuses it
+            if (signedIds.Length < count) signedIds = new long[Math.Max(count, 2 * signedIds.Length)];
+            for (int a = 0; a < count; ++a) signedIds[a] = unchecked((long)ids[a]);
+            return Choose(state, signedIds, count, options);
         }
 
         void Grow(int count)

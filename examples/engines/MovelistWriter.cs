@@ -84,18 +84,33 @@ namespace Movelist
         public void Step(int player, IList<float> state, IList<ulong> actions, int chosen, double reward,
                          double logProb = NoLogProb)
         {
+            Put(player, state, actions.Count, a => actions[a].ToString(CultureInfo.InvariantCulture), chosen, reward,
+                logProb);
+        }
+
+        /// <summary>The same for ids that are kept as signed numbers, as MovelistPolicy.cs takes them.</summary>
+        public void Step(int player, IList<float> state, IList<long> actions, int chosen, double reward,
+                         double logProb = NoLogProb)
+        {
+            Put(player, state, actions.Count, a => actions[a].ToString(CultureInfo.InvariantCulture), chosen, reward,
+                logProb);
+        }
+
+        void Put(int player, IList<float> state, int count, Func<int, string> action, int chosen, double reward,
+                 double logProb)
+        {
             Require(player >= 0 && player < numPlayers, "no such player");
             Require(state.Count == width, "the state has another width");
-            Require(chosen >= 0 && chosen < actions.Count, "chosen is outside the list");
+            Require(chosen >= 0 && chosen < count, "chosen is outside the list");
             text.Length = 0;
             text.Append(steps.Length == 0 ? "{\"player\":" : ",{\"player\":");
             text.Append(player.ToString(CultureInfo.InvariantCulture)).Append(",\"state\":[");
             PutNumbers(text, state);
             text.Append("],\"actions\":[");
-            for (int i = 0; i < actions.Count; i++)
+            for (int i = 0; i < count; i++)
             {
                 if (i > 0) text.Append(',');
-                text.Append(actions[i].ToString(CultureInfo.InvariantCulture));
+                text.Append(action(i));
             }
             text.Append("],\"chosen\":").Append(chosen.ToString(CultureInfo.InvariantCulture)).Append(",\"reward\":");
             PutNumber(text, reward);

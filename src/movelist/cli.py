@@ -21,6 +21,7 @@ from movelist import data_commands, measure_commands, policy_commands, train_com
 from movelist.core.command import Command, is_first_process
 from movelist.core.errors import MovelistError, SettingsError, nearest
 from movelist.core.settings import TrainSettings
+from movelist.core.shell import typed
 
 COMMANDS: list[Command] = [
     *train_commands.COMMANDS,
@@ -74,7 +75,8 @@ def _run(settings: Any, arguments: list[str]) -> int:
 def _say(words: object) -> None:
     """One line on standard error, of the first process only where torchrun started several."""
     if is_first_process():
-        print(f"movelist: {words}", file=sys.stderr)
+        line = typed(str(words), (command.name for command in COMMANDS))
+        print(f"movelist: {line}", file=sys.stderr)
 
 
 def _parse(arguments: list[str]) -> Any:

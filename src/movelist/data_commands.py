@@ -15,6 +15,7 @@ import tyro
 from movelist.core.command import Command
 from movelist.core.errors import DataError, SettingsError
 from movelist.core.settings import PlaySettings, RecordSettings
+from movelist.core.shell import quoted
 
 if TYPE_CHECKING:
     from movelist.data.record_format import Widths
@@ -165,7 +166,7 @@ def _record(command: Record, words: Sequence[str]) -> int:
         writer.write(columns_of(episodes, game_name(game), version_EP, first=first))
     writer.close()
     _say(f"Recorded {command.episodes:,} episodes of {game_name(game)} in {command.out}.")
-    _say(f"Next: movelist check {command.out}")
+    _say(f"Next: movelist check {quoted(command.out)}")
     return 0
 
 
@@ -199,7 +200,7 @@ def _convert(command: Convert, words: Sequence[str]) -> int:
             _say(f"left out: {problem}")
         if not count:
             raise DataError("nothing in the recordings can be used", where=", ".join(map(str, command.paths)),
-                            do=f"movelist check {command.paths[0]} says why.")  # fmt: skip
+                            do=f"movelist check {quoted(command.paths[0])} says why.")  # fmt: skip
         if writer:
             writer.close()
         total = store.commit() if store else count
@@ -213,7 +214,7 @@ def _convert(command: Convert, words: Sequence[str]) -> int:
         raise
     _say(f"{count:,} episodes converted, {len(lost):,} bad records left out; {command.out} holds {total:,} episodes.")
     if store:
-        _say(f"Next: movelist train --data {command.out}")
+        _say(f"Next: movelist train --data {quoted(command.out)}")
     return 0
 
 

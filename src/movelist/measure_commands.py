@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from movelist.core.benchmark_settings import BenchmarkSettings
 from movelist.core.command import Command
 from movelist.core.errors import DataError
 from movelist.core.profile_settings import ProfileSettings
+from movelist.core.shell import quoted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def _profile(command: Profile, words: Sequence[str]) -> int:
     before = read_profile(command.compare[0]) if command.compare else None
     with contextlib.redirect_stdout(sys.stderr) if command.json else contextlib.nullcontext():
         folder = _new_folder(command)
-        found = profile(command, folder, command=f"movelist {shlex.join(words)}", say=_say)
+        found = profile(command, folder, command=f"movelist {' '.join(map(quoted, words))}", say=_say)
         if command.tune:
             found = tune_settings(found, settings, seconds=command.tune_seconds, say=_say, lang=lang)
         found = replace(found, advice=advise(found))
@@ -87,14 +87,14 @@ def _profile(command: Profile, words: Sequence[str]) -> int:
             _say("\n".join([*comparison_lines(compare(before, found), lang), ""]))
         if found.tuned:
             write_preset(changed(settings, found.tuned), folder / "preset.json")
-            _say(texts["preset"].format(file=_quoted(folder / "preset.json")))
+            _say(texts["preset"].format(file=quoted(folder / "preset.json")))
             _say(texts["flags"].format(command=command_line(settings.to_flat(), found.tuned)))
             if {"batch_size", "update_frequency"} & set(found.tuned):
                 _say(texts["learning"])
         elif command.tune:
             _say(texts["nothing"])
         names = ", ".join(sorted(file.name for file in folder.iterdir()))
-        _say(texts["files"].format(folder=_quoted(folder), names=names))
+        _say(texts["files"].format(folder=quoted(folder), names=names))
     if command.json:
         print(json.dumps(msgspec.to_builtins(found), allow_nan=False))
     return 0
@@ -146,12 +146,6 @@ def _new_folder(command: Profile) -> Path:
     if (folder / "profile.json").exists():
         raise DataError("the folder already holds a profile", got=str(folder), do="Choose another with --out.")
     return folder
-
-
-def _quoted(path: Path) -> str:
-    from movelist.run.folder import quoted
-
-    return quoted(path)
 
 
 def _say(text: str) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -459,3 +460,42 @@ def test_a_file_is_read_as_far_as_it_went_when_the_training_began(tmp_path):
     with file.open("ab") as opened:
         opened.write(numbered(tmp_path / "b.jsonl", 16, 8).read_bytes())
     assert sorted(number for rollout in drain(source) for number in rollout) == sorted([*range(16)] * 2)
+
+
+def origins(episodes):
+    """The returns and the place of each episode."""
+    return dict(zip(numbers(episodes), episodes.origin_E.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "arrows"])
+def test_each_episode_knows_its_file_and_line(tmp_path, ending):
+    """Through blocks, shuffling and joining; line 3 of the second file cannot be used."""
+    lines = [record(returns=[n, -n]) for n in range(6)]
+    first = write_lines(tmp_path / "a.jsonl", *lines[:3])
+    second = write_lines(tmp_path / "b.jsonl", *lines[3:5], record(end="over"), lines[5])
+    files, unit, places = [first, second], "line", [1, 2, 3, 1, 2, 4]
+    if ending == "arrows":
+        files, unit, places = [], "row", [0, 3, 6, 0, 3, 6]
+        for file in (first, second):
+            with closing(recordings.writer(file.with_suffix(".arrows"))) as writer:
+                for columns in recordings.read(file):
+                    writer.write(columns)
+            files.append(file.with_suffix(".arrows"))
+    source = recording_source(files)
+    found = {number: place for _ in range(2) for number, place in origins(source.collect(None, 3)).items()}
+    expected = [f"{file}, {unit} {place}" for file, place in zip([files[0]] * 3 + [files[1]] * 3, places, strict=True)]
+    assert found == dict(enumerate(expected))
+    episodes = recording_source(files).collect(None, 6)
+    assert episodes.place(0).endswith(f", recorded in {expected[numbers(episodes)[0]]}")
+
+
+def test_each_episode_of_a_store_knows_its_number(tmp_path):
+    episodes = store_source(tmp_path, files_of(tmp_path, 3, 4)).collect(None, 12)
+    assert origins(episodes) == {number: f"{tmp_path / 'store'}, episode {number}" for number in range(12)}
+
+
+def test_each_episode_of_a_watched_folder_knows_its_line(tmp_path):
+    file = numbered(tmp_path / "a.jsonl", 0, 4)
+    stream = WatchStream(tmp_path, keep_forced=False, widths=read_all(file)[0][0].widths)
+    episodes = RecordedSource(stream, EVERYBODY).collect(None, 4)
+    assert origins(episodes) == {number: f"{file}, line {number + 1}" for number in range(4)}

@@ -49,6 +49,13 @@ static class PolicyCheck
         return 0;
     }
 
+    static ulong[] Unsigned(long[] ids)
+    {
+        var unsigned = new ulong[ids.Length];
+        for (int a = 0; a < ids.Length; ++a) unsigned[a] = unchecked((ulong)ids[a]);
+        return unsigned;
+    }
+
     static int Choose(string path)
     {
         Movelist.Policy policy = Movelist.Policy.LoadFile(path);
@@ -70,7 +77,9 @@ static class PolicyCheck
                 state[s] = float.Parse(words[6 + ids.Length + s], CultureInfo.InvariantCulture);
             try
             {
-                Movelist.Choice choice = policy.Choose(state, ids, ids.Length, options);
+                Movelist.Choice choice = policy.Choose(state, Unsigned(ids), ids.Length, options);
+                Movelist.Choice again = policy.Choose(state, ids, ids.Length, options);
+                if (choice.Index != again.Index || choice.LogProb != again.LogProb) return 3;
                 var text = new StringBuilder();
                 text.Append(choice.Index).Append(' ').Append(choice.LogProb.ToString("R", CultureInfo.InvariantCulture));
                 for (int a = 0; a < ids.Length; ++a)

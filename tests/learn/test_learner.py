@@ -335,7 +335,7 @@ def test_a_return_beyond_reason_is_refused_by_its_place(unit, reward, settings):
     assert 0.1 * unit * LARGEST < limit < 1.05 * largest_scale * LARGEST
     assert text.startswith(f"a return is beyond reason: got {reward:g}, expected -")
     assert text.endswith(
-        f" (before update 1, episode 7, step {first} of the rollout). Correct what this game pays, "
+        f" (before update 1, the rollout's episode 7, step {first}). Correct what this game pays, "
         "or let it pay in other units; nothing was learnt "
         "from this rollout."
     )
@@ -1073,6 +1073,63 @@ def test_a_loss_may_name_further_numbers_to_log(compile):
         learner.compiled.backend = lambda graph, _: graph.forward
     metrics = learner.update(prepare(learner, make_games()))
     assert metrics["losses/penalty"] == pytest.approx(3 * metrics["losses/entropy"])
+
+
+def towards_the_recorded(*args):
+    """A loss with a target of its own: the value of a step is to be the log-prob that was recorded with it."""
+    terms, value_B, targets = ppo_loss(*args), args[1], args[4]
+    mixed_up = (targets.more["recorded"] - targets.old_log_prob_B).abs().sum()
+    missed = (value_B - targets.more["recorded"]).square().sum()
+    return {**terms, "loss": terms["loss"] + missed, "missed": missed, "mixed_up": mixed_up}
+
+
+towards_the_recorded.names = (*LOSS_NAMES, "missed", "mixed_up")
+towards_the_recorded.targets = lambda episodes: {"recorded": episodes.log_prob_N}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 64},
+        {"batch_size": 4, "gradient_accumulation_steps": 16},
+        {"batch_size": 64, "compile": "on"},
+        {"batch_size": 4, "gradient_accumulation_steps": 16, "compile": "on"},
+        {"batch_size": 4, "epochs_per_update": 3},
+    ],
+)
+def test_a_target_of_ones_own_is_each_steps_own_with_any_cut_and_compiled(settings):
+    usual = make_learner()
+    games = recorded(make_games(3), usual.net, noise=0.1)
+    learner = Learner(
+        usual.net, UpdateSettings(**{"epochs_per_update": 1, **settings}), World(CPU), loss=towards_the_recorded
+    )
+    if learner.compiled:
+        learner.compiled.backend = lambda graph, _: graph.forward
+    value_N = [
+        value for game in games for value in [oracle.value(oracle.weights(usual.net), s.state).item() for s in game]
+    ]
+    told = [step.log_prob for game in games for step in game]
+    metrics = learner.update(prepare(learner, games), lr=0.0)
+    assert metrics.get("perf/compiled", 1.0) == 1.0 and metrics["losses/mixed_up"] < 1e-6  # log-probs in float32
+    assert metrics["losses/missed"] == pytest.approx(np.square(np.subtract(value_N, told)).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"return": np.zeros(24)}, "a loss's own target needs a name of its own: got return"),
+        ({"turn": np.zeros(3)}, r"the loss's target turn is not a finite number for each step: got shape \[3\]"),
+        ({"turn": np.full(24, np.nan)}, "the loss's target turn is not a finite number for each step"),
+    ],
+)
+def test_a_target_of_ones_own_that_is_none_is_refused(made, message):
+    def wrong(*args):
+        return ppo_loss(*args)
+
+    wrong.targets = lambda episodes: made
+    learner = Learner(make_learner().net, UpdateSettings(), World(CPU), loss=wrong)
+    with pytest.raises(SettingsError, match=message):
+        prepare(learner, make_games())
 
 
 @pytest.mark.parametrize(

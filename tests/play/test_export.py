@@ -315,8 +315,9 @@ def test_loading_refuses_what_it_was_not_meant_for(tmp_path):
     export_net(net, info_of(net), path, "weights")
     with pytest.raises(CheckpointError, match=r"of another state_layout: got float32\[3\], expected float32\[4\]"):
         load_exported(path, state_layout="float32[4]")
-    with pytest.raises(DataError, match=r"no row in the table: got 2 .*, expected 0 to 1"):
-        load_exported(path).choose(Turns(np.zeros((1, 3)), np.array([2]), np.array([1, 2]), np.zeros(1), np.zeros(1)))
+    with pytest.raises(DataError, match=r"no row in the table: got 2 .*, expected 0 to 1 \(game with seed 8, turn 3\)"):
+        ids, seed, turn = np.array([1, 2]), np.array([8]), np.array([3])
+        load_exported(path).choose(Turns(np.zeros((1, 3)), np.array([2]), ids, seed, turn))
     with pytest.raises(CheckpointError, match="a policy file cannot be read: got No such file"):
         load_exported(tmp_path / "none.safetensors")
 

@@ -242,11 +242,12 @@ def test_an_update_of_the_weights_needs_a_new_policy_and_gets_one():
 def test_a_table_refuses_foreign_ids_and_stays_usable():
     policy = NetPolicy(net_with_logits([0.0, 1.0, 2.0]))
     for foreign, shown in [(3, "3 (0x0000000000000003)"), (-1, "-1 (0xffffffffffffffff)")]:
-        turns = Turns(np.zeros((1, 1), np.float32), np.array([2]), np.array([1, foreign]), np.array([0]), np.array([0]))
+        ids, counts = np.array([0, 1, 2, 1, foreign]), np.array([3, 2])
+        turns = Turns(np.zeros((2, 1), np.float32), counts, ids, np.array([7, 12]), np.array([3, 34]))
         with pytest.raises(DataError) as caught:
             policy.choose(turns)
         assert str(caught.value) == (
-            f"an action id has no row in the table: got {shown}, expected 0 to 2. "
+            f"an action id has no row in the table: got {shown}, expected 0 to 2 (game with seed 12, turn 34). "
             'Use action_encoder "bits", or tell the game\'s true num_actions.'
         )
     expected = np.exp([0, 1, 2]) / np.exp([0, 1, 2]).sum()

@@ -14,12 +14,13 @@ import torch
 
 from movelist.core.errors import DeviceError, SaveError
 from movelist.core.settings import TrainSettings
+from movelist.core.shell import quoted
 from movelist.data.whole_file import write_whole
 from movelist.learn.model import ModelShape
 from movelist.run import checkpoint
 from movelist.run import folder as folder_module
 from movelist.run.checkpoint import check_fits, load
-from movelist.run.folder import RunFolder, quoted, read_settings
+from movelist.run.folder import RunFolder, read_settings
 from run_folders import COUNTERS, SHAPE, names, refusal, run_with_one_checkpoint, some_state, weights
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 import time
@@ -12,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from movelist.core.settings import TrainSettings
+from movelist.core.shell import quoted
 from movelist.run import checkpoint
 from movelist.run.checkpoint import load
-from movelist.run.folder import going_on, new_run_folder, quoted, read_settings
+from movelist.run.folder import going_on, new_run_folder, read_settings
 from run_folders import names, refusal, run_with_one_checkpoint, some_state, weights
 
 
@@ -85,14 +85,6 @@ def test_no_run_folder(tmp_path):
         assert refusal(read_settings, path) == (
             f"this is no run folder: got {path}, expected a folder with settings.json"
         )
-
-
-@pytest.mark.parametrize("name", ["plain", "with space", "训练", "训练 一", "a&b", "it's", "(1)"])
-def test_a_path_can_be_typed_as_it_is_shown(name):
-    """As a POSIX shell reads it; cmd.exe knows double quotes only, and strips them alike."""
-    assert shlex.split(quoted(Path(name))) == [name]
-    assert quoted(Path("plain")) == "plain"
-    assert quoted(Path("with space")) == '"with space"'
 
 
 # --- The same command again

@@ -12,10 +12,12 @@ from movelist.core.errors import CheckpointError, SettingsError
 from movelist.core.settings import PlaySettings, TrainSettings
 from movelist.learn.learner import Learner
 from movelist.learn.loss import ppo_loss
+from movelist.learn.make_net import try_out
 from movelist.play.selfplay import Opponents, SelfPlay
 from movelist.run import checkpoint
 from movelist.run.folder import RunFolder
 from movelist.run.parts import handed_in
+from movelist.run.start import model_shape
 from movelist.run.training import Training
 from play.toys import Odd
 
@@ -91,6 +93,56 @@ def test_an_encoder_that_does_not_fit_is_refused_before_a_folder_is_made(encoder
     with pytest.raises(SettingsError, match=message):
         train(tmp_path / "run", state_encoder=encoder)
     assert not (tmp_path / "run").exists()
+
+
+class Scores(movelist.Network):
+    """One that may do one thing wrong."""
+
+    def __init__(self, shape, *, wrong="", wide=0):
+        super().__init__(shape)
+        self.wrong, self.layer = wrong, nn.Linear(shape.state_size + wide, 1)
+        self.drop = nn.Dropout(0.5)
+
+    def values(self, state_BS):
+        value_B1 = self.layer(self.drop(state_BS))
+        return value_B1 if self.wrong == "values" else value_B1.squeeze(-1)
+
+    def forward(self, state_BS, encoded_U, step_A, unique_A, order=None):
+        score_A = encoded_U.float().mean(-1)[unique_A] * self.layer.bias
+        value_B = self.layer(state_BS).squeeze(-1)
+        return {"scores": (score_A[:-1], value_B), "raise": 1 / 0 if self.wrong == "raise" else None}.get(
+            self.wrong, (score_A, value_B)
+        )
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"wide": 1}, r"the network's values fails on two states of zeros: got RuntimeError: mat1 .*states \[2, 4\]"),
+        ({"wrong": "values"}, r"the network's values gives other sizes: got \[\[2, 1\]\], expected \[\[2\]\] \(Scores"),
+        (
+            {"wrong": "scores"},
+            r"the network's forward gives other sizes: got \[\[4\], \[2\]\], expected \[\[5\], \[2\]\]",
+        ),
+        ({"wrong": "raise"}, r"the network's forward fails .*: got ZeroDivisionError: division by zero \(Scores"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_before_a_folder_is_made(keywords, message, tmp_path):
+    with pytest.raises(SettingsError, match=message):
+        train(tmp_path / "run", net=Scores(shape_of_odd(), **keywords), action_encoder="bits")
+    assert not (tmp_path / "run").exists()
+
+
+def shape_of_odd():
+    return model_shape(TrainSettings.from_flat({"hidden_dim": 8, "action_encoder": "bits"}), Odd())
+
+
+def test_trying_a_network_draws_no_random_number_and_leaves_it_in_training(tmp_path):
+    net = Scores(shape_of_odd())
+    before = torch.random.get_rng_state()
+    try_out(net, {})
+    assert net.training and torch.equal(torch.random.get_rng_state(), before)
+    assert train(tmp_path / "run", net=net, action_encoder="bits").updates
 
 
 def test_weights_of_another_encoder_are_refused_in_one_line(tmp_path):

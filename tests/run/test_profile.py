@@ -293,7 +293,7 @@ def test_the_command(
     assert json.loads(out) == json.loads((tmp_path / "一 个" / "profile.json").read_bytes())
     assert read_profile(tmp_path / "一 个" / "profile.json").command == (
         "movelist profile --game tic_tac_toe --hidden_dim=8 --batch_size=16 --update_frequency=8 --epochs_per_update=2 "
-        "--device=cpu --updates 1 --out '一 个' --json"
+        '--device=cpu --updates 1 --out "一 个" --json'
     )
     assert 'Files: "一 个" (profile.json, report.html, trace.json.gz).' in err
     assert "\nWaits: 2 in an update on a GPU, 2 of which it needs" in err

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from movelist.core.errors import CheckpointError, SaveError
+from movelist.core.shell import quoted
 from movelist.run import checkpoint, folder
-from movelist.run.folder import quoted
 from movelist.run.training import Training
 from run.test_train import SMALL, learnt, rows, run, without_clock
 

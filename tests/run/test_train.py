@@ -26,12 +26,13 @@ from movelist.core.errors import (
     WorkerError,
 )
 from movelist.core.settings import TrainSettings
+from movelist.core.shell import quoted
 from movelist.games.catalog import make_game
 from movelist.play.deals import MATCHES
 from movelist.play.policy import NetPolicy, RandomPolicy, derive_seeds
 from movelist.play.selfplay import GAMES, SelfPlay
 from movelist.run import checkpoint
-from movelist.run.folder import quoted, read_settings
+from movelist.run.folder import read_settings
 from movelist.run.log import Log
 from movelist.run.train import train
 from movelist.run.training import Training

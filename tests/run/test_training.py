@@ -17,9 +17,8 @@ from movelist.learn import device
 from movelist.learn.parallel import World
 from movelist.play.policy import NetPolicy, RandomPolicy
 from movelist.play.selfplay import SelfPlay
-from movelist.run import greeting as greeting_module
 from movelist.run.folder import RunFolder
-from movelist.run.greeting import describe_update, greeting, typed, without_effect
+from movelist.run.greeting import describe_update, greeting, without_effect
 from movelist.run.recorded import OpenData
 from movelist.run.start import model_shape
 from movelist.run.totals import Totals
@@ -129,7 +128,7 @@ def test_settings_without_effect_are_named_in_a_line_each():
     assert without_effect(settings_of(rollout_workers=8, update_frequency=8), CPU) == []
     (line,) = without_effect(settings_of(rollout_workers=9, update_frequency=8), CPU)
     assert line == "--rollout_workers 9 counts as 8: each needs a game of its own."
-    (line,) = without_effect(settings_of(rollout_workers=2, data=["recordings"]), CPU)
+    (line,) = without_effect(settings_of(rollout_workers=2, data=["recordings"]), CPU, plays=False)
     assert line == "--rollout_workers 2 does nothing with --data: no games are played."
 
 
@@ -397,16 +396,3 @@ def test_a_watched_folder_that_stays_silent_is_spoken_of(tmp_path, monkeypatch):
     monkeypatch.setattr(waiting.supply, "_tired", lambda: len(said) == 3)
     waiting.collect()
     assert said == [f"Waiting for 0 s for 64 new episodes in {tmp_path}."] * 3
-
-
-@pytest.mark.parametrize(
-    ("on_path", "expected"),
-    [(None, "{}/Scripts/movelist.exe train --resume runs/a"), ("x", "movelist train --resume runs/a")],
-)
-def test_on_windows_a_line_can_be_typed_without_an_activated_environment(on_path, expected, monkeypatch):
-    monkeypatch.setattr(greeting_module.shutil, "which", lambda name: on_path)
-    assert typed("Next: movelist train --resume runs/a") == "Next: movelist train --resume runs/a"
-    windows = types.SimpleNamespace(name="nt")
-    monkeypatch.setattr(greeting_module, "os", windows)
-    monkeypatch.setattr(greeting_module.sys, "prefix", "venv")
-    assert typed("Next: movelist train --resume runs/a") == "Next: " + expected.format("venv")

@@ -72,10 +72,11 @@ class Column:
 
     def filled(self, rows: tuple[int, ...], like: Array) -> Array:
         """Rows that are missing, beside others of this width and dtype."""
-        return np.full((*rows, *like.shape[len(rows) :]), self.fill, like.dtype)
+        fill = None if like.dtype == object else self.fill
+        return np.full((*rows, *like.shape[len(rows) :]), fill, like.dtype)
 
 
-_KINDS = {"i": "iu", "u": "iu", "b": "b", "f": "fiub"}
+_KINDS = {"i": "iu", "u": "iu", "b": "b", "f": "fiub", "O": "O"}
 
 
 def _refusal(what: str, where: str, name: str, got: object, expected: object) -> DataError:

@@ -72,6 +72,7 @@ class Episodes:
         feature_AF: float32 [A, F], what is known of each legal action beside its id; None without.
         side_EP: int8 [E, P], who played together in the end (`State.sides`), all different and below 0 in an episode
             that does not tell it; None without.
+        origin_E: str [E], where each episode was recorded, as "games/a.jsonl, line 7"; None where nobody knows.
         extra: Further columns, each [rows, width], by their declarations; see `Column`.
         num_turns: All turns of all players, forced ones too, however many of them are steps here.
     """
@@ -95,6 +96,7 @@ class Episodes:
         default=None, metadata=declared("action", np.float32, None, optional=True, field="action_features")
     )
     side_EP: Array | None = field(default=None, metadata=declared("seat", np.int8, optional=True, stored=False))
+    origin_E: Array | None = field(default=None, metadata=declared("episode", object, optional=True, stored=False))
     extra: Mapping[Column, Array] = field(default_factory=dict)
     num_turns: int = 0
 
@@ -151,9 +153,18 @@ class Episodes:
         return (Episode(self, index) for index in range(len(self)))
 
     def place(self, step: int) -> str:
-        """Step number `step` of the columns as people read it: "episode 3, step 5"."""
+        """Step number `step` of the columns as people read it: "episode 3, step 5", and where it was recorded."""
         episode = int(np.searchsorted(self.episode_offsets, step, side="right")) - 1
-        return f"episode {episode}, step {step - int(self.episode_offsets[episode])}"
+        return f"episode {episode}, step {step - int(self.episode_offsets[episode])}{self.recorded(episode)}"
+
+    def recorded(self, episode: int) -> str:
+        """Where an episode was recorded, as the end of a place; empty where nobody knows."""
+        origin = None if self.origin_E is None else self.origin_E[episode]
+        return f", recorded in {origin}" if origin else ""
+
+    def place_of_action(self, action: int) -> str:
+        """The place of the step in whose list entry number `action` of the columns stands."""
+        return self.place(int(np.searchsorted(self.action_offsets, action, side="right")) - 1)
 
     def check(self, where: str = "episodes") -> Episodes:
         """Hold the rules above; return the same episodes.

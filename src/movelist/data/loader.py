@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from movelist.core.errors import DataError
 from movelist.core.metrics import span
+from movelist.core.shell import quoted
 from movelist.data import recordings
 from movelist.data.episode import OTHER, POLICY, Episodes, Share, everything, no_episodes
 from movelist.data.record_format import CONTROLLER_NAMES, DTYPES, Widths
@@ -85,9 +86,9 @@ class StoreStream:
             sizes = self._sizes(sizes)
             parts = self._parts(number, sizes, num_episodes)
             for part in range(first, len(parts)):
-                share = (number + (part + 1) / len(parts)) / self.passes
                 mine = parts[part][self.share(len(parts[part]))]
-                yield self._taken(mine, number), {"pass": number, "part": part + 1, "done": share, "sizes": sizes}
+                place = {"pass": number, "part": part + 1, "of": len(parts), "sizes": sizes}
+                yield self._taken(mine, number), place
             first, sizes = 0, []
 
     def _taken(self, index_E: Array, number: int) -> Stored:
@@ -122,8 +123,10 @@ class StoreStream:
         return parts
 
     def done(self, state: State) -> float:
-        """See `Stream`."""
-        return float(state.get("done", 0.0))
+        """See `Stream`; of a version that did not note the parts of a pass, the share of the passes there were then."""
+        if "of" not in state:
+            return float(state.get("done", 0.0))
+        return float((state["pass"] + state["part"] / state["of"]) / self.passes)
 
 
 class RecordingStream:
@@ -249,7 +252,7 @@ def first_widths(files: Sequence[Path]) -> Widths:
             return columns.widths
     first = f", the first problem: {problems[0]}" if problems else ""
     raise DataError(f"nothing in the recordings can be used{first}", where=", ".join(map(str, files[:3])),
-                    do=f"See movelist check {files[0]}")  # fmt: skip
+                    do=f"See movelist check {quoted(files[0])}")  # fmt: skip
 
 
 @dataclass

@@ -149,6 +149,11 @@ class Columns:
             **{name: getattr(self, name)[index_E] for name in _ROWS},
         )
 
+    def recorded_in(self, file: str, unit: str) -> Columns:
+        """The same; each episode knows its file and line, or row."""
+        origins = [f"{file}, {unit} {line}" for line in self.line_E.tolist()]
+        return replace(self, raw=replace(self.raw, origin_E=np.array(origins, object)))
+
     def episodes(self, *, keep_forced: bool = False) -> Episodes:
         """The episodes as training takes them: rewards credited, then forced turns dropped."""
         reward_N, return_EP = _credit(self)

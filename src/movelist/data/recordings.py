@@ -169,7 +169,7 @@ def read(
             _tell([*found, *problems], report, strict)
             found.clear()
             if len(good):
-                yield good
+                yield good.recorded_in(str(path), kind.unit)
     except OSError as error:
         what = "a recording cannot be read"
         raise DataError(what, got=error.strerror or error, where=str(path), do="Is it open elsewhere?") from None

@@ -160,7 +160,7 @@ class Store:
         """
         shard_E = np.searchsorted(self.shard_offsets, index_E, side="right") - 1
         parts = [
-            self.shard(int(shard)).take(index_E[shard_E == shard] - self.shard_offsets[shard])
+            self._part(int(shard), index_E[shard_E == shard])
             for shard in (np.unique(shard_E) if len(index_E) else range(len(self.shards))[:1])
         ]
         if len({part.episodes.state_NS.dtype for part in parts}) > 1:
@@ -168,6 +168,12 @@ class Store:
         taken = join_stored(parts)
         self._give_back(taken.episodes.state_NS.nbytes)
         return taken
+
+    def _part(self, shard: int, index_E: Array) -> Stored:
+        """Episodes of one shard; each knows its number in the store."""
+        part = self.shard(shard).take(index_E - self.shard_offsets[shard])
+        origins = [f"{self.path}, episode {number}" for number in index_E.tolist()]
+        return replace(part, episodes=replace(part.episodes, origin_E=np.array(origins, object)))
 
     def places(self, index_E: Array) -> Array:
         """The numbers of these episodes in the order in which `take` hands them out."""

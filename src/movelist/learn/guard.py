@@ -158,7 +158,7 @@ def refuse_non_finite(
         raise NonFiniteError(
             "the value of a final state is not a finite number",
             got=final_value_EP[episode, player],
-            where=f"{when}, episode {episode}, player {player}",
+            where=f"{when}, episode {episode}, player {player}{episodes.recorded(int(episode))}",
         )
 
 
@@ -184,6 +184,6 @@ def refuse_beyond_reason(when: str, episodes: Episodes, return_N: Array, scale: 
             "a return is beyond reason",
             got=f"{return_N[step]:g}",
             expected=f"{-limit:.2g} to {limit:.2g}",
-            where=f"{when}, {episodes.place(step)} of the rollout",
+            where=f"{when}, the rollout's {episodes.place(step)}",
             do="Correct what this game pays, or let it pay in other units; nothing was learnt from this rollout.",
         )

@@ -34,6 +34,7 @@ from movelist.learn.device import (
     amp_dtype,
     autocast,
     explain_out_of_memory,
+    explain_too_wide,
     release_cached_memory,
     to_device,
     triton_missing,
@@ -125,7 +126,7 @@ class Learner:
         """
         with span("plan"):
             episodes = episodes.learnable()
-            self.net.check_ids(torch.from_numpy(episodes.action_id_A))
+            self.net.check_ids(torch.from_numpy(episodes.action_id_A), episodes.place_of_action)
             rollout = Rollout(episodes, self.net.encode_ids, self.world.device)
         with explain_out_of_memory(min(EVALUATION_STEPS, rollout.num_steps), EVALUATION_ACTIONS):
             value_N, final_value_EP, log_prob_N = self._evaluate(rollout)
@@ -401,7 +402,8 @@ class Learner:
             norm = torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.settings.max_grad_norm)
             skip = guard.add(total["loss"], norm, self.loss_scale)
             self.optimizer.found_inf = skip  # type: ignore[attr-defined]  # fused Adam leaves out the step where it is 1
-            self.optimizer.step()
+            with explain_too_wide(self.net.shape.hidden_dim):  # the first step makes room for Adam's moments
+                self.optimizer.step()
             one = norm.new_ones(())
             sums.add(
                 {**total, "steps": one * minibatch.num_steps, "minibatches": one, "grad_norm": norm.nan_to_num(0, 0, 0)}

@@ -116,8 +116,12 @@ class Network(nn.Module, ABC):
         """
         return action_id_U if self.shape.action_encoder == "table" else to_bits(action_id_U)
 
-    def check_ids(self, action_id_A: torch.Tensor) -> None:
+    def check_ids(self, action_id_A: torch.Tensor, place: Callable[[int], str] | None = None) -> None:
         """Refuse ids that a table has no row for. On the host, before ids go to the device.
+
+        Args:
+            action_id_A: int64 [A].
+            place: Says where number a of them stands, for the error.
 
         Raises:
             DataError: Names the first such id.
@@ -126,11 +130,13 @@ class Network(nn.Module, ABC):
             return
         outside = (action_id_A < 0) | (action_id_A >= self.shape.num_actions)
         if bool(outside.any()):  # on the host: no device is asked
-            first = int(action_id_A[outside][0])
+            number = int(outside.int().argmax())
+            first = int(action_id_A[number])
             raise DataError(
                 "an action id has no row in the table",
                 got=f"{first} ({to_text(first)})",
                 expected=f"0 to {self.shape.num_actions - 1}",
+                where=None if place is None else place(number),
                 do='Use action_encoder "bits", or tell the game\'s true num_actions.',
             )
 
@@ -304,91 +310,6 @@ class PolicyValueNet(Network):
 
 EncoderMaker = Callable[..., nn.Module]  # (state_size, hidden_dim) -> a module [B, S] -> [B, H]
 NetworkMaker = Callable[[ModelShape], Network]
-
-
-def make_net(shape: ModelShape, *, state_encoder: nn.Module | None = None, network: Network | None = None) -> Network:
-    """The network of a shape; what the shape names is imported and built.
-
-    Args:
-        shape: The sizes, and the names of parts of one's own.
-        state_encoder: The state encoder itself, in place of what the shape names.
-        network: The network itself, in place of what the shape names.
-
-    Raises:
-        SettingsError: What the shape names cannot be imported or built, or does not give what is asked of it.
-    """
-    if network is None and shape.network:
-        _refuse_handed_in(shape.network, "net")
-        maker = by_name.find(shape.network)
-        try:
-            network = maker(shape)
-        except TypeError as error:
-            raise SettingsError(
-                "the network cannot be made",
-                got=error,
-                where=shape.network,
-                do="It is called with a movelist.ModelShape, then with the keywords of its name; it has `values`.",
-            ) from error
-        if not isinstance(network, Network):
-            got = f"{shape.network} made a {type(network).__name__}"
-            raise SettingsError("this is no network", got=got, expected="a movelist.Network")
-    if network is not None:
-        if type(network).forward is nn.Module.forward:
-            got = type(network).__name__
-            raise SettingsError("a network has no forward", got=got, do="Write one: docs/extending.md says how.")
-        return network
-    if state_encoder is None and shape.state_encoder:
-        state_encoder = _make_encoder(shape)
-    if state_encoder is not None:
-        _check_encoder(state_encoder, shape)
-    return PolicyValueNet(shape, state_encoder=state_encoder)
-
-
-def _refuse_handed_in(name: str, keyword: str) -> None:
-    if name.startswith(HANDED_IN):
-        raise SettingsError(
-            "the network has a part that only its own program can make",
-            got=name.removeprefix(HANDED_IN),
-            do=f"Give it again, in Python: movelist.load(run, {keyword}=...) or movelist.train(resume=run, "
-            f"{keyword}=...); a class at the top of a module needs no such thing.",
-        )
-
-
-def _make_encoder(shape: ModelShape) -> nn.Module:
-    _refuse_handed_in(shape.state_encoder, "state_encoder")
-    maker = by_name.find(shape.state_encoder)
-    try:
-        made = maker(shape.state_size, shape.hidden_dim)
-    except TypeError as error:
-        raise SettingsError(
-            "the state encoder cannot be made",
-            got=error,
-            where=shape.state_encoder,
-            do="It is called with the width of a state and hidden_dim, then with the keywords of its name.",
-        ) from error
-    if not isinstance(made, nn.Module):
-        got = f"{shape.state_encoder} made a {type(made).__name__}"
-        raise SettingsError("this is no state encoder", got=got, expected="a torch.nn.Module")
-    return made
-
-
-@torch.no_grad()
-def _check_encoder(encoder: nn.Module, shape: ModelShape) -> None:
-    """Ask for two states before anything stands on it."""
-    parameter = next(encoder.parameters(), torch.zeros(()))
-    training = encoder.training
-    try:
-        hidden = encoder.eval()(torch.zeros(2, shape.state_size, device=parameter.device))
-    except Exception as error:  # whatever somebody's module raises
-        got = f"{type(error).__name__}: {error}"
-        raise SettingsError("the state encoder fails on two states of zeros", got=got,
-                            where=f"{type(encoder).__name__}, states [2, {shape.state_size}]") from error  # fmt: skip
-    finally:
-        encoder.train(training)
-    found = list(hidden.shape) if isinstance(hidden, torch.Tensor) else type(hidden).__name__
-    if found != [2, shape.hidden_dim]:
-        raise SettingsError("the state encoder gives another size", got=found, expected=[2, shape.hidden_dim],
-                            where=type(encoder).__name__, do="It turns [B, S] into [B, hidden_dim].")  # fmt: skip
 
 
 def _to_add(half: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Literal
 
 from movelist.core.errors import SettingsError
+from movelist.core.shell import quoted
 from movelist.measure import texts_en, texts_zh, verdict
 from movelist.measure.advice import flag_texts
 from movelist.measure.compare import Comparison, Row
@@ -102,7 +103,7 @@ def advice_flags(advice: Advice, profile: Profile, lang: str) -> list[str]:
     """What to type for a piece of advice: flags, or the command that makes a store."""
     if advice.kind != "loading":
         return flag_texts(advice.changes)
-    data = " ".join(f'"{path}"' if " " in str(path) else str(path) for path in profile.settings["data"])
+    data = " ".join(map(quoted, profile.settings["data"]))
     return [str(words(lang).LINES["convert"].format(data=data))]
 
 

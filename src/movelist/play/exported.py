@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from movelist.core import ragged
-from movelist.core.errors import CheckpointError
+from movelist.core.action_ids import to_text
+from movelist.core.errors import CheckpointError, DataError
 from movelist.core.ragged import Segments
 from movelist.play.policy import Turns, gumbel, refuse_non_finite
 from movelist.play.profiles import scorer_of
@@ -49,8 +51,28 @@ class ExportedPolicy:
 
     def _log_probs(self, turns: Turns) -> tuple[Segments, torch.Tensor]:
         segments = Segments.from_counts(turns.count_B)
+        if self.info.action_encoder == "table":
+            _check_rows(self.info.num_actions, turns)
         found = self.scorer.score(turns.state_BS, turns.action_id_A, segments)
         return segments, torch.from_numpy(found["log_prob"])
+
+
+def _check_rows(num_actions: int, turns: Turns) -> None:
+    """Refuse ids that the table has no row for; a negative one would count from its end.
+
+    Raises:
+        DataError: Names the first such id, its game and its turn.
+    """
+    outside = np.flatnonzero((turns.action_id_A < 0) | (turns.action_id_A >= num_actions))
+    if outside.size:
+        first = turns.action_id_A[outside[0]]
+        raise DataError(
+            "an action id has no row in the table",
+            got=f"{first} ({to_text(first)})",
+            expected=f"0 to {num_actions - 1}",
+            where=turns.place_of_action(int(outside[0])),
+            do="The policy was trained with other ids: give those of its game.",
+        )
 
 
 def load_exported(path: Path, *, greedy: bool = True, **expected: object) -> ExportedPolicy:

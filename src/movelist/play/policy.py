@@ -50,6 +50,14 @@ class Turns:
     turn_B: Array
     columns: Mapping[Column, Array] = field(default_factory=dict)
 
+    def place(self, turn: int) -> str:
+        """Turn number `turn` of these as people read it."""
+        return f"game with seed {self.seed_B[turn]}, turn {self.turn_B[turn]}"
+
+    def place_of_action(self, action: int) -> str:
+        """The place of the turn in whose list entry number `action` stands."""
+        return self.place(int(np.searchsorted(np.cumsum(self.count_B), action, side="right")))
+
     def take(self, index_B: Array) -> Turns:
         """Some of them, in the given order."""
         action_A = ranges(offsets_of(self.count_B), index_B)
@@ -282,7 +290,7 @@ class NetPolicy:
         plan = Segments.from_counts(turns.count_B)
         if not isinstance(self.net, PolicyValueNet):
             return self._by_forward(turns, plan)
-        row_A = self._rows(turns.action_id_A)
+        row_A = self._rows(turns)
         assert self._half_RH is not None
         columns = {"state": turns.state_BS, "offsets": plan.offsets.numpy(), "step": plan.step_A.numpy(), "row": row_A}
         there = to_device(columns, self.device)
@@ -295,7 +303,7 @@ class NetPolicy:
     def _by_forward(self, turns: Turns, plan: Segments) -> tuple[torch.Tensor, Segments]:
         """By a network of one's own, of whose scores no half can be kept."""
         unique_id_U, unique_A = np.unique(turns.action_id_A, return_inverse=True)
-        self.net.check_ids(torch.from_numpy(unique_id_U))
+        self.net.check_ids(torch.from_numpy(turns.action_id_A), turns.place_of_action)
         columns = {"state": turns.state_BS, "offsets": plan.offsets.numpy(), "step": plan.step_A.numpy()}
         told = to_device(self._told(turns), self.device)
         there = to_device({**columns, "unique": unique_A.reshape(-1), "id": unique_id_U}, self.device)
@@ -314,10 +322,12 @@ class NetPolicy:
                                 do="Let it play where the game tells it.")  # fmt: skip
         return {name: told[name] for name in self.net.column_names}
 
-    def _rows(self, action_id_A: Array) -> Array:
+    def _rows(self, turns: Turns) -> Array:
         """Each id's row in the kept halves; unknown ids are computed and kept first."""
+        action_id_A = turns.action_id_A
         known_A = self._is_known(action_id_A)
         if not known_A.all():
+            self.net.check_ids(torch.from_numpy(action_id_A), turns.place_of_action)
             new_id = np.unique(action_id_A[~known_A])
             if len(self._known_id_R) + len(new_id) > self.most_rows:
                 # Whatever else is kept may never come again; what is asked for now is needed whole.
@@ -336,7 +346,6 @@ class NetPolicy:
     def _learn(self, new_id: Array) -> None:
         """Compute and keep the halves of ids in ascending order, none of them known."""
         assert isinstance(self.net, PolicyValueNet)
-        self.net.check_ids(torch.from_numpy(new_id))
         encoded = self.net.encode_ids(to_device({"id": new_id}, self.device)["id"])
         with autocast(self.device, self.use_amp):
             half = self.net.pair_action(encoded)
@@ -388,7 +397,7 @@ def refuse_non_finite(log_prob_B: Array, turns: Turns) -> None:
         raise NonFiniteError(
             "the policy's log-probability is not a finite number",
             got=log_prob_B[bad[0]],
-            where=f"game with seed {turns.seed_B[bad[0]]}, turn {turns.turn_B[bad[0]]}",
+            where=turns.place(int(bad[0])),
             do="The weights or the state hold NaN or infinity: go back to an earlier checkpoint, check the state.",
         )
 

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from movelist.core import ragged
-from movelist.core.action_ids import to_bits, to_text
-from movelist.core.errors import CheckpointError, DataError, MissingExtraError
+from movelist.core.action_ids import to_bits
+from movelist.core.errors import CheckpointError, MissingExtraError
 from movelist.core.ragged import Segments
 from movelist.play import onnx_graph, weights_file
 from movelist.play.policy_info import PolicyInfo
@@ -52,7 +52,6 @@ class WeightsScorer:
 
     def _encode(self, id_U: Array) -> Array:
         if self.info.action_encoder == "table":
-            check_rows(self.info, id_U)
             return self.weights["action_table"][id_U]
         bits_U64 = to_bits(torch.from_numpy(id_U)).numpy()
         encoded: Array = bits_U64 @ self.weights["action1.weight"].T + self.weights["action1.bias"]
@@ -116,29 +115,12 @@ class OnnxScorer:
 
     def _encode(self, action_id_A: Array) -> Array:
         if self.info.action_encoder == "table":
-            check_rows(self.info, action_id_A)
             return action_id_A.astype(np.int32 if self.padded else np.int64)
         encoded: Array = to_bits(torch.from_numpy(np.ascontiguousarray(action_id_A))).numpy()
         return encoded
 
     def _run(self, inputs: dict[str, Array]) -> dict[str, Array]:
         return dict(zip(self.outputs, self.session.run(self.outputs, inputs), strict=True))
-
-
-def check_rows(info: PolicyInfo, action_id_A: Array) -> None:
-    """Refuse ids that the table has no row for; a negative one would count from its end.
-
-    Raises:
-        DataError: Names the first such id.
-    """
-    outside = action_id_A[(action_id_A < 0) | (action_id_A >= info.num_actions)]
-    if outside.size:
-        raise DataError(
-            "an action id has no row in the table",
-            got=f"{outside[0]} ({to_text(outside[0])})",
-            expected=f"0 to {info.num_actions - 1}",
-            do="The policy was trained with other ids: give those of its game.",
-        )
 
 
 def _import_runtime() -> Any:

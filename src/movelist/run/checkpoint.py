@@ -14,13 +14,15 @@ from torch import nn
 
 from movelist.core.errors import CheckpointError
 from movelist.core.returns import RunningScale
+from movelist.core.shell import quoted
 from movelist.learn.device import choose_device
-from movelist.learn.model import ModelShape, Network, make_net
+from movelist.learn.make_net import make_net
+from movelist.learn.model import ModelShape, Network
 from movelist.play.policy import NetPolicy
 from movelist.play.policy_info import PolicyInfo, describe, settings_hash
 from movelist.play.profiles import is_exported
 from movelist.run.exactness import circumstances, generators_state, movelist_version
-from movelist.run.folder import checkpoint_files, numbered, quoted
+from movelist.run.folder import checkpoint_files, numbered
 from movelist.run.seal import read_sealed
 
 FORMAT = "movelist-checkpoint/1"

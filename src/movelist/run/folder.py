@@ -27,6 +27,7 @@ from typing import Any
 
 from movelist.core.errors import CheckpointError
 from movelist.core.settings import TrainSettings
+from movelist.core.shell import quoted
 from movelist.data.whole_file import delete_unfinished, json_bytes, write_whole
 from movelist.run.seal import write_sealed
 
@@ -210,11 +211,6 @@ def named_file(path: Path) -> Path | None:
         return path.with_name(json.loads(path.read_text(encoding="utf-8"))["file"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
-
-
-def quoted(path: Path | str) -> str:
-    """A path, or another word, as it is typed in a shell."""
-    return f'"{path}"' if any(letter in str(path) for letter in " ()&'") else str(path)
 
 
 def _claim(name: str, number: int = 1) -> Path:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import shutil
-import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 
 from movelist.core.settings import ModelSettings, PlaySettings, TrainSettings, UpdateSettings
+from movelist.core.shell import quoted, typed
 from movelist.data.episode import Episodes
 from movelist.learn.batch import rollout_bytes
 from movelist.learn.device import amp_dtype, missing_cuda_advice, triton_missing
-from movelist.run.folder import quoted
+from movelist.run.supply import SelfPlaySupply
 from movelist.run.totals import Totals
 from movelist.run.training import Training
 
@@ -48,14 +44,14 @@ def greeting(training: Training) -> list[str]:
         lines.append(f"Going on after update {training.learner.num_updates:,}, {training.counters.steps:,} steps.")
     if training.progress >= 1.0:
         lines.append("It has already come that far: raise --total_steps or --max_seconds to train on.")
-    lines += without_effect(settings, device)
+    lines += without_effect(settings, device, plays=isinstance(training.supply, SelfPlaySupply))
     usual = TrainSettings().to_flat()
     shown = [f"{name}={value}" for name, value in settings.to_flat().items() if value != usual[name]]
     return [*lines, f"Settings: {', '.join(shown) or 'the defaults'} (all of them: settings.json)"]
 
 
-def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
-    """A line for each setting that does nothing here."""
+def without_effect(settings: TrainSettings, device: torch.device, *, plays: bool = True) -> list[str]:
+    """A line for each setting that does nothing here; `plays` says whether this training plays games itself."""
     lines = []
     if settings.update.use_amp and amp_dtype(device) is None:
         needs = (
@@ -76,9 +72,10 @@ def without_effect(settings: TrainSettings, device: torch.device) -> list[str]:
             "--update_frequency are played for an update."
         )
     at_once = min(settings.play.num_games, settings.update.update_frequency)
-    if settings.play.rollout_workers and settings.recorded.data:
+    if settings.play.rollout_workers and not plays:
+        elsewhere = "with --data" if settings.recorded.data else "beside a source of one's own"
         lines.append(
-            f"--rollout_workers {settings.play.rollout_workers} does nothing with --data: no games are played."
+            f"--rollout_workers {settings.play.rollout_workers} does nothing {elsewhere}: no games are played."
         )
     elif settings.play.rollout_workers > at_once:
         lines.append(
@@ -117,22 +114,7 @@ def describe_update(
 
 def next_steps(training: Training, *, interrupted: bool) -> list[str]:
     """What to type next, so that it can be typed here; in Python where the command line does not know the game."""
-    return [typed(line) for line in _next_steps(training, interrupted=interrupted)]
-
-
-def typed(line: str) -> str:
-    """A line with a command as it can be typed where this program was started.
-
-    On Windows nobody activates the environment that setup.bat made, so its commands are not on the path.
-    """
-    if os.name != "nt" or shutil.which("movelist"):
-        return line
-    program = Path(sys.prefix) / "Scripts" / "movelist.exe"
-    with contextlib.suppress(ValueError):  # another drive, or another folder
-        program = program.relative_to(Path.cwd())
-    return line.replace("movelist train ", f"{quoted(program)} train ").replace(
-        "movelist match ", f"{quoted(program)} match "
-    )
+    return [typed(line, ("train", "match")) for line in _next_steps(training, interrupted=interrupted)]
 
 
 def _next_steps(training: Training, *, interrupted: bool) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from movelist.core.errors import MovelistError, SettingsError
 from movelist.core.settings import TrainSettings
+from movelist.core.shell import quoted
 from movelist.data.whole_file import json_bytes, write_whole
 from movelist.learn.device import amp_dtype, choose_device
-from movelist.run.folder import quoted
 
 # By the kind of device, as docs/performance.md has it measured. On a plain CPU the same as the defaults, but said, so
 # that a preset stays what it is when defaults move.

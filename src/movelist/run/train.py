@@ -24,12 +24,13 @@ from rich.console import Console
 from movelist.core.errors import WorkerError
 from movelist.core.metrics import span
 from movelist.core.settings import TrainSettings
+from movelist.core.shell import quoted
 from movelist.games.game import Game, game_name
 from movelist.learn.parallel import World, join
 from movelist.play.arena import MatchResult
 from movelist.play.policy import NetPolicy
 from movelist.play.workers import check_workers
-from movelist.run.folder import RunFolder, going_on, quoted, run_folder
+from movelist.run.folder import RunFolder, going_on, run_folder
 from movelist.run.greeting import describe_update, greeting, next_steps
 from movelist.run.lock import only_training
 from movelist.run.log import Log
@@ -90,7 +91,7 @@ def train(
         name = game_name(game)
         settings = world.first(lambda: going_on(settings))
         check_workers(game, settings.play.rollout_workers if data is None and parts.source is None else 0)
-        net = first_net(settings, game, world, parts)  # an impossible network is refused before any file is made, too
+        net = first_net(settings, game, world, parts, data)  # an impossible network is refused before any file is made
         check_start(settings, game, shape_of(net, settings))
         with _held(world.first(lambda: run_folder(settings, name)), world) as folder:
             training = Training(settings, game, folder, world, data=data, parts=parts, net=net)

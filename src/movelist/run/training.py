@@ -16,14 +16,17 @@ import torch
 
 from movelist.core.errors import GameError, NonFiniteError, SaveError
 from movelist.core.settings import TrainSettings
+from movelist.core.shell import quoted
 from movelist.data.episode import Episodes, Source, concatenate
 from movelist.games.catalog import is_known
+from movelist.games.columns import game_columns
 from movelist.games.game import Game, game_name
 from movelist.games.openspiel import OpenSpielGame
 from movelist.learn.device import choose_device, explain_too_wide, set_up
 from movelist.learn.learner import Learner, Prepared
 from movelist.learn.loss import imitation_loss, ppo_loss, recorded_ppo_loss
-from movelist.learn.model import Network, make_net
+from movelist.learn.make_net import make_net, try_out
+from movelist.learn.model import Network
 from movelist.learn.parallel import World
 from movelist.measure.live import Live
 from movelist.play import arena
@@ -32,7 +35,7 @@ from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.run import best, checkpoint
 from movelist.run.bad_minibatch import keep_bad_minibatch
 from movelist.run.exactness import circumstances, restore_generators, what_differs
-from movelist.run.folder import RunFolder, number_of, numbered, quoted
+from movelist.run.folder import RunFolder, number_of, numbered
 from movelist.run.ladder import BEATEN, RANDOM, Ladder, Rung, rated
 from movelist.run.parts import NOTHING, Parts
 from movelist.run.recorded import OpenData, Recorded
@@ -49,7 +52,7 @@ UPDATES_IN_TIME = 2  # so many at least are to fit into max_seconds
 LEARN_TO_COLLECT = 1.0  # seconds of learning for each second of playing, before the first update has shown it
 
 
-def first_net(settings: TrainSettings, game: Game, world: World, parts: Parts) -> Network:
+def first_net(settings: TrainSettings, game: Game, world: World, parts: Parts, data: OpenData | None = None) -> Network:
     """Make the device and the random numbers ready, and with these the network.
 
     Raises:
@@ -59,7 +62,11 @@ def first_net(settings: TrainSettings, game: Game, world: World, parts: Parts) -
     torch.manual_seed(settings.run.seed)
     with explain_too_wide(settings.model.hidden_dim):
         net = make_net(model_shape(settings, game), state_encoder=parts.state_encoder, network=parts.net)
-        return net.to(world.device)
+        net = net.to(world.device)
+    if settings.model.network is not None:
+        told = {column: column.width or 0 for column in game_columns(game)} if data is None else data.widths.further
+        try_out(net, told)
+    return net
 
 
 class Training:
@@ -93,7 +100,7 @@ class Training:
         self.parts = parts
         self.game_name = game_name(game)
         self.world = world or World(choose_device(settings.run.device))
-        self.net = first_net(settings, game, self.world, self.parts) if net is None else net
+        self.net = first_net(settings, game, self.world, self.parts, data) if net is None else net
         self.shape = shape_of(self.net, settings)
         recorded_loss = imitation_loss if settings.recorded.imitate else recorded_ppo_loss
         loss = self.parts.loss or (recorded_loss if settings.recorded.data else ppo_loss)
