@@ -233,7 +233,7 @@ def mistake(capsys, *words):
         (["train", "--seed", "-1"], "--seed cannot be used: got -1, expected at least 0."),
         (
             ["match"],
-            "Missing from movelist match: PATH A run folder, a checkpoint, or an exported file (.onnx, .safetensors).",
+            "Missing from movelist match: STR A run folder, a checkpoint, or an exported file (.onnx, .safetensors).",
         ),
         (["match", "x", "--lr", "3"], "Unrecognized or misplaced options: --lr"),
         (["match", "x", "--num_games", "0"], "--num_games cannot be used: got 0, expected at least 1."),
@@ -431,7 +431,7 @@ def test_match_for_people(capsys, kuhn):
     first, *seats = out.splitlines()
     assert re.fullmatch(
         rf"{re.escape(str(kuhn))} against random: win rate 0\.\d{{3}} \(0\.\d{{3}} to [01]\.\d{{3}}\), draws 0\.0%, "
-        r"mean return [+-]\d\.\d\d, 52 games",
+        r"mean return [+-]\d\.\d\d, 52 games of 26 deals",
         first,
     )
     assert [line[:8] for line in seats] == ["  seat 0", "  seat 1"]
@@ -445,7 +445,20 @@ def test_match_for_programs(capsys, kuhn):
     read = json.loads(out)
     whole = {"num_games", "wins", "draws", "losses", "win_rate", "draw_rate", "mean_return"}
     whole |= {"win_rate_interval", "draw_rate_interval", "mean_return_interval", "truncated", "truncated_share"}
-    assert set(read) == whole | {"seats"}
+    whole |= {"equal_rate"}
+    of_match = {
+        "seats",
+        "alone",
+        "roles",
+        "deals",
+        "worth",
+        "repeated",
+        "openings",
+        "forfeits",
+        "forfeits_against",
+        "teams",
+    }
+    assert set(read) == whole | of_match
     assert read["num_games"] == 20
     assert len(read["win_rate_interval"]) == 2
     assert [set(seat) for seat in read["seats"]] == [whole, whole]

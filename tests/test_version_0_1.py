@@ -9,10 +9,15 @@ import pytest
 
 import movelist
 from movelist.cli import main
+from movelist.core.settings import PlaySettings
 from movelist.data.store import Store
+from movelist.games.catalog import make_game
+from movelist.play.deals import MATCHES, outcomes
 from movelist.play.exported import load_exported
-from movelist.play.policy import Turns
+from movelist.play.policy import RandomPolicy, Turns, derive_seeds
+from movelist.play.selfplay import play_games
 from movelist.run import checkpoint
+from movelist.run.players import find_player
 
 KEPT = Path(__file__).parent / "version_0_1"
 EXPECTED = json.loads((KEPT / "expected.json").read_text(encoding="utf-8"))
@@ -67,8 +72,15 @@ def test_an_export_gives_the_probabilities_of_its_run(name):
 def test_it_plays_the_same_match(name):
     if name.endswith(".onnx"):
         pytest.importorskip("onnxruntime")
-    result = movelist.match(KEPT / name, game="leduc_poker", num_games=200)
-    assert (result.win_rate, result.mean_return) == (EXPECTED["match_win_rate"], EXPECTED["match_mean_return"])
+    game = make_game("leduc_poker")
+    policy, _ = find_player(str(KEPT / name), game, greedy=True)
+    seat_G = np.arange(200) % 2  # a match of version 0.1: other cards in each game
+    seats_GP = np.where(np.arange(2) == seat_G[:, None], 0, 1)
+    seed_G = derive_seeds(0, MATCHES, 0, 200)
+    return_GP = play_games(game, [policy, RandomPolicy()], seats_GP, seed_G, PlaySettings()).return_EP
+    own_G = np.arange(200), seat_G
+    result = ((outcomes(return_GP)[own_G] + 1).mean() / 2, return_GP[own_G].mean())
+    assert result == (EXPECTED["match_win_rate"], EXPECTED["match_mean_return"])
 
 
 @needs_the_game

@@ -3,6 +3,7 @@
     movelist.train(game="dou_dizhu", total_steps=500_000)     train; the settings of `movelist train --help`
     movelist.load("runs/mine")                                a policy that plays: policy.act(state, legal_actions)
     movelist.match("runs/mine", "random")                     how strong it is, with intervals
+    movelist.arena(["runs/mine@all", "random"])               everyone against everyone: a table and ratings
     movelist.exploitability("runs/mine")                      how far from an equilibrium, in a small OpenSpiel game
     movelist.export("runs/mine", "policy.onnx")               a file that a game engine can run
     movelist.play_game("runs/mine")                           play against it yourself
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from movelist.learn.model import ModelShape, Network, PolicyValueNet
     from movelist.play.policy import NetPolicy, Policy, RandomPolicy
     from movelist.play.selfplay import Opponents
-    from movelist.run.api import exploitability, export, load, match, play_game, train
+    from movelist.run.api import arena, exploitability, export, load, match, play_game, train
     from movelist.run.start import Update
 
 _HOME = {
@@ -50,6 +51,7 @@ _HOME = {
     "Update": "run.start",
     "make_game": "games.catalog",
     "RandomPolicy": "play.policy",
+    "arena": "run.api",
     "exploitability": "run.api",
     "export": "run.api",
     "load": "run.api",
@@ -74,6 +76,7 @@ __all__ = [
     "State",
     "TrainSettings",
     "Update",
+    "arena",
     "check_game",
     "exploitability",
     "export",

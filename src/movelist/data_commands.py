@@ -151,19 +151,20 @@ def _record(command: Record, words: Sequence[str]) -> int:
     from movelist.data import recordings
     from movelist.data.episode import OTHER, POLICY
     from movelist.data.record_rules import columns_of
+    from movelist.games.bot import Bot
     from movelist.games.catalog import make_game
     from movelist.games.game import game_name
-    from movelist.play.policy import Policy, RandomPolicy, derive_seeds
+    from movelist.play.policy import Policy, derive_seeds
     from movelist.play.selfplay import RECORDINGS, play_games
-    from movelist.run.checkpoint import load_versioned
+    from movelist.run.players import find_player
 
     game = make_game(command.game, command.repeated_actions)
     if command.out.exists():
         raise DataError("the recording is there already", got=str(command.out), do="Choose another with --out.")
-    players: list[Policy] = []
+    players: list[Policy | Bot] = []
     versions = []
     for name in (command.policy, command.against or command.policy):
-        loaded, version = (RandomPolicy(), -1) if name == "random" else load_versioned(Path(name), game)
+        loaded, version = find_player(name, game, greedy=False)
         players.append(loaded)
         versions.append(version)
     writer = recordings.writer(command.out)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from movelist.core import patience
-from movelist.core.errors import GameError, WorkerError
+from movelist.core.errors import GameError, PlayerError, WorkerError
 from movelist.core.metrics import span_hook
 from movelist.core.settings import PlaySettings
 from movelist.games.catalog import make_game
@@ -296,7 +296,7 @@ def test_an_error_of_the_policy_leaves_workers_that_can_be_used_again():
             raise ArithmeticError("no weights")
 
     source = SelfPlay(Timed(), PlaySettings(rollout_workers=2))
-    with pytest.raises(ArithmeticError):
+    with pytest.raises(PlayerError, match="made no choice: got ArithmeticError: no weights at "):
         source.collect(Broken(), 20)
     assert multiprocessing.active_children() == []
     assert_same(source.collect(RandomPolicy(), 20), collect(Timed(), 0)[0])

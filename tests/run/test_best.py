@@ -6,7 +6,8 @@ from dataclasses import asdict
 import pytest
 
 from movelist.core.settings import TrainSettings
-from movelist.play.arena import MatchResult, wilson_interval
+from movelist.play.arena import MatchResult
+from movelist.play.deals import wilson_interval
 from movelist.run.best import at_least_as_good, figures, highest, known_win_rate, surpasses
 from movelist.run.folder import RunFolder
 from movelist.run.start import Counters
@@ -84,7 +85,7 @@ def test_a_single_game_says_nothing():
     assert chosen([match_of(1.0, 1.0, 1, float("inf")), match_of(0.0, -1.0, 1, float("inf"))]) == [0, 1]
 
 
-@pytest.mark.parametrize(("num_players", "names"), [(1, ["mean_return"]), (2, ["win_rate", "mean_return"])])
+@pytest.mark.parametrize(("num_players", "names"), [(1, ["mean_return"]), (2, ["win_rate", "mean_return", "rating"])])
 def test_a_quick_match_notes_what_decides_and_best_json_names_its_score(tmp_path, num_players, names):
     settings = TrainSettings.from_flat(
         {"game": "odd", "hidden_dim": 16, "batch_size": 32, "device": "cpu", "eval_games": 20, "eval_every": 1}
@@ -97,7 +98,7 @@ def test_a_quick_match_notes_what_decides_and_best_json_names_its_score(tmp_path
     path = training.save()
     assert json.loads((tmp_path / "checkpoints" / "best.json").read_text(encoding="utf-8")) == {
         "file": path.name,
-        **{name.removeprefix("arena/"): value for name, value in metrics.items()},
+        **{name.partition("/")[2]: value for name, value in metrics.items()},
     }
     assert list(training.counters.best_figures) == names
     training.counters.last_figures = {name: (-99.0, -99.0, -99.0) for name in names}

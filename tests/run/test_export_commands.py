@@ -13,7 +13,7 @@ from movelist.core.errors import CheckpointError, SettingsError
 from movelist.play.exported import load_exported
 from movelist.play.policy import RandomPolicy
 from movelist.run import checkpoint
-from movelist.run.api import load_player
+from movelist.run.players import load_player
 
 SMALL = {
     "hidden_dim": 16,

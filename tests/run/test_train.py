@@ -28,7 +28,7 @@ from movelist.core.errors import (
 from movelist.core.settings import TrainSettings
 from movelist.core.shell import quoted
 from movelist.games.catalog import make_game
-from movelist.play.arena import MATCHES
+from movelist.play.deals import MATCHES
 from movelist.play.policy import NetPolicy, RandomPolicy, derive_seeds
 from movelist.play.selfplay import GAMES, SelfPlay
 from movelist.run import checkpoint
@@ -121,7 +121,7 @@ def test_workers_train_as_far_as_one_process_and_are_gone_afterwards(tmp_path):
 def test_matches_are_played_by_the_workers_too(tmp_path):
     game, matches = Odd(), {"eval_games": 20, "eval_every": 1, "total_steps": 50}
     alone, _ = run(tmp_path / "alone", game, **matches)
-    seeds = set(derive_seeds(0, MATCHES, 0, 20).tolist())
+    seeds = set(derive_seeds(0, MATCHES, 0, 10).tolist())  # of 10 deals, two games each
     assert seeds <= set(game.seeds)
     game = Odd()
     result, _ = run(tmp_path / "run", game, rollout_workers=2, **matches)

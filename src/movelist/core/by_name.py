@@ -113,6 +113,16 @@ def _parse(name: str) -> tuple[str, str, dict[str, Any]]:
     return match["place"], match["attribute"], keywords
 
 
+def plain_call(text: str) -> tuple[str, dict[str, Any]]:
+    """A name and the plain values in the brackets behind it: "mcts(simulations=200)".
+
+    Raises:
+        SettingsError: It is not written so.
+    """
+    _, attribute, keywords = _parse(f"a:{text}")
+    return attribute, keywords
+
+
 def keywords_in(brackets: str) -> dict[str, Any] | None:
     """The keywords in brackets behind a name, as in "(heads=4)", none in ""; None if they are no plain values."""
     try:

@@ -10,6 +10,7 @@
     ├── SaveError          a file cannot be written    1
     ├── DeviceMemoryError  the device has too little memory for a batch    1
     ├── WorkerError        a process that plays games failed, and failed again    1
+    ├── PlayerError        a player raised an exception, or chose no legal action    1
     ├── NonFiniteError     NaN or infinity turned up in training    1
     └── ProcessError       another process of the same training failed, with its exit code or    1
 
@@ -112,6 +113,10 @@ class DeviceMemoryError(MovelistError):
 
 class WorkerError(MovelistError):
     """A process that plays games failed, and failed again when its games were played anew."""
+
+
+class PlayerError(MovelistError):
+    """A player raised an exception, or answered something that is no choice; the game goes no further."""
 
 
 class NonFiniteError(MovelistError):

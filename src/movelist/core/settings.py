@@ -219,9 +219,9 @@ class RunSettings:
     """Games against random players at the end, to show the strength reached. 0 plays none."""
 
     eval_every: int = 10
-    """Updates between quick matches of up to 200 games against random players, for the display and to find the best
-    checkpoint, the newest that did no worse than the best before: checkpoints/best.json names it. None are played if
-    eval_games is 0."""
+    """Updates between quick matches of up to 200 games, for the display and to find the best checkpoint, the newest
+    that did no worse than the best before: checkpoints/best.json names it. They are against random players until these
+    are beaten 90 %, then against the run's own earlier checkpoints. None are played if eval_games is 0."""
 
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
@@ -359,18 +359,33 @@ class MatchSettings:
     """The command that has these flags."""
 
     num_games: int = 1_000
-    """Games to play; rounded up so that every seat gets the same number."""
+    """Games to play; rounded up to whole deals, in which every seating is played on the same cards."""
 
     seed: int = 0
     """Of the games' chance and of players that draw lots."""
 
     greedy: bool = True
-    """Always play the likeliest action; otherwise draw by probability."""
+    """Trained policies play their likeliest action; otherwise they draw by probability."""
+
+    openings: int | None = None
+    """Decisions by lot at the start of each deal, both sides of each opening. None takes up to 4 where the game has no
+    chance and no player draws lots, since all games would be the same one."""
+
+    forfeit: bool = False
+    """A player that raises an exception or answers no legal action loses that game; otherwise it ends the match."""
+
+    max_turns: int = 10_000
+    """Longer games are cut off; the result says how many."""
+
+    rollout_workers: int = 0
+    """Processes that play the games, for slow ones; 0 plays them in this one. The result is the same."""
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least(self, 1, "num_games")
-        at_least(self, 0, "seed")
+        at_least(self, 1, "num_games", "max_turns")
+        at_least(self, 0, "seed", "rollout_workers")
+        if self.openings is not None:
+            at_least(self, 0, "openings")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +402,8 @@ class RecordSettings:
     """The game, named as in train."""
 
     policy: str = "random"
-    """A run folder or checkpoint, or "random"; draws by probability."""
+    """A run folder, RUN@best, a checkpoint or an exported file, which draw by probability; "random", file.py:Bot or
+    openspiel:NAME."""
 
     against: str | None = None
     """Who moves the other seats: another of these. None lets the policy move all seats."""

@@ -71,6 +71,8 @@ class Episodes:
         final_critic_EC: float32 [E, C], the same of where a truncated episode stopped; NaN where nobody recorded it and
             in episodes that ended, None without any.
         feature_AF: float32 [A, F], what is known of each legal action beside its id; None without.
+        side_EP: int8 [E, P], who played together in the end (`State.sides`), all different and below 0 in an episode
+            that does not tell it; None without.
         origin_E: str [E], where each episode was recorded, as "games/a.jsonl, line 7"; None where nobody knows.
         extra: Further columns, each [rows, width], by their declarations; see `Column`.
         num_turns: All turns of all players, forced ones too, however many of them are steps here.
@@ -97,6 +99,7 @@ class Episodes:
     final_critic_EC: Array | None = field(
         default=None, metadata=declared("episode", np.float32, None, optional=True, fill=np.nan)
     )
+    side_EP: Array | None = field(default=None, metadata=declared("seat", np.int8, optional=True, stored=False))
     origin_E: Array | None = field(default=None, metadata=declared("episode", object, optional=True, stored=False))
     extra: Mapping[Column, Array] = field(default_factory=dict)
     num_turns: int = 0

@@ -25,9 +25,11 @@ from movelist.games.game import (
     read_observation,
     read_player,
     read_returns,
+    read_sides,
     shortened,
     start_game,
     state_size,
+    teams_of,
 )
 from movelist.games.repeated import merging
 
@@ -106,6 +108,7 @@ def check_game(
     size, told = state_size(game, fresh), game_columns(game, fresh, critic=hasattr(fresh, "observe_all"))
     columns = tuple(column for column in told if column.by_turn)
     seen = _Seen(num_players=num_players, state_size=size, columns=columns)
+    teams_of(game)
     numbers = random.Random(seed)
     for _ in range(num_games):
         _play_twice(game, seen, numbers.randint(0, LARGEST_SEED), max_turns, cut_off)
@@ -274,6 +277,7 @@ def _ask(game: Game, state: State, where: str) -> _Turn:
     player = read_player(state, game.num_players, where)
     returns = read_returns(state, game.num_players, where)
     if player is None:
+        read_sides(state, game.num_players, where)
         return _Turn(None, [], returns, [])
     legal_actions = _read_legal_actions(game, state, where)
     again = _read_legal_actions(game, state, where)

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from movelist.core.errors import GameError, MovelistError
 
 LARGEST_OBSERVATION = 1e16  # beyond it the squares of gradients, which grow with what is seen, leave float32
+LARGEST_SIDE = 127  # of a seat
 FLOAT32_INTEGERS = 2**24  # up to here float32 holds every integer
 SEE_TRACEBACK = "Called from Python, movelist.train and movelist.check_game show its traceback."
 
@@ -64,6 +65,10 @@ class Game(Protocol):
     know while training with --critic_sees all. `state_names` and `feature_names` of a Game name the columns of its
     states and action features: then --init_from takes weights by name, whatever a patch adds or removes. What else a
     State may have for networks of your own says games/columns.py.
+
+    Where seats play together, matches want to know: a game names fixed teams, `teams = ((0, 2), (1, 3))`; where they
+    form in play, as by bidding, its States have `sides() -> Sequence[int] | None`, each seat's side, 0 to 127, once the
+    game is over (None: everyone for themselves), and the game may name them, `side_names = ("landlord", "peasants")`.
     """
 
     num_players: int
@@ -221,6 +226,49 @@ def read_returns(state: State, num_players: int, where: object) -> list[float]:
             where=str(where),
         )
     return values
+
+
+def read_sides(state: State, num_players: int, where: object) -> list[int] | None:
+    """Each seat's side at the end; None where the game does not tell it."""
+    tell = getattr(state, "sides", None)
+    told = None if tell is None else tell()
+    if told is None:
+        return None
+    try:
+        sides = [operator.index(side) for side in told]
+    except TypeError:
+        sides = []
+    if len(sides) != num_players or not all(0 <= side <= LARGEST_SIDE for side in sides):
+        raise GameError(
+            "sides is not one small number for each seat",
+            got=repr(told),
+            expected=f"{num_players} integers from 0 to {LARGEST_SIDE}, or None",
+            where=str(where),
+        )
+    return sides
+
+
+def teams_of(game: Game) -> tuple[tuple[int, ...], ...]:
+    """The seats that are taken together: the game's fixed teams, else each seat by itself.
+
+    Raises:
+        GameError: The teams do not hold every seat once.
+    """
+    teams = getattr(game, "teams", None)
+    if teams is None:
+        return tuple((seat,) for seat in range(game.num_players))
+    try:
+        units = tuple(tuple(operator.index(seat) for seat in team) for team in teams)
+    except TypeError:
+        units = ()
+    if sorted(seat for unit in units for seat in unit) != list(range(game.num_players)):
+        raise GameError(
+            "teams do not hold every seat once",
+            got=repr(teams),
+            expected=f"groups of the seats 0 to {game.num_players - 1}, as in ((0, 2), (1, 3))",
+            where=game_name(game),
+        )
+    return units
 
 
 def read_observation(state: State, player: int, where: object) -> NDArray[np.float32]:

@@ -24,6 +24,10 @@ from movelist.games import dou_dizhu
 
 LARGEST_TABLE = 65_536  # actions; beyond that, a learned row for each of them is no longer small
 
+# OpenSpiel does not say who plays together.
+_TEAMS = dict.fromkeys(("bridge", "tiny_bridge_4p", "spades", "euchre"), ((0, 2), (1, 3)))
+_SIDES = {"dou_dizhu": ("landlord", "peasants"), "skat": ("solo player", "opponents")}  # one against two, by bidding
+
 _CHANCE = -1  # pyspiel.PlayerId.CHANCE, as current_player returns it
 _SEED_BITS = (1 << 64) - 1
 _MISSING_TENSORS = {"crossword"}  # OpenSpiel 2.0 announces a tensor and has none
@@ -45,6 +49,8 @@ class OpenSpielGame:
             otherwise "table". Ids other than dou_dizhu's are OpenSpiel's numbers of the actions.
         state_size: Values in an observation.
         notes: What is worth saying once of how it is played here.
+        teams: Seats that play together, as in bridge; None in most games.
+        side_names: Of the sides that form by bidding, as in dou_dizhu.
 
     Args:
         name: "leduc_poker", or with parameters "leduc_poker(players=3)".
@@ -66,7 +72,7 @@ class OpenSpielGame:
         self._game = _load(name)
         at_once = self._game.get_type().dynamics.name == "SIMULTANEOUS"
         if at_once:
-            self._game = _import_pyspiel().convert_to_turn_based(self._game)
+            self._game = import_pyspiel().convert_to_turn_based(self._game)
         kind = self._game.get_type()
         _refuse(kind, name)
         tensor = "information-state" if kind.provides_information_state_tensor else "observation"
@@ -76,6 +82,9 @@ class OpenSpielGame:
         self._observer = _make_observer(self._game, name)
         self.num_players: int = self._game.num_players()
         self.num_actions: int = self._game.num_distinct_actions()
+        together = kind.utility.name == "IDENTICAL"  # all seats earn the same, as in hanabi
+        self.teams = (tuple(range(self.num_players)),) if together else _TEAMS.get(kind.short_name)
+        self.side_names = _SIDES.get(kind.short_name, ())
         self._ids = _dou_dizhu_ids() if kind.short_name == "dou_dizhu" else None
         self.action_encoder = "table" if self._ids is None and self.num_actions <= LARGEST_TABLE else "bits"
         # All chance turns of dou_dizhu are fair deals; chance_outcomes would build 51 pairs for each of its 52 cards.
@@ -98,7 +107,7 @@ class OpenSpielGame:
         """A buffer that OpenSpiel fills, and its view in numpy."""
         # Below open_spiel.python.observation, whose wrapper costs 5 us more for each state. Filling a buffer takes
         # 0.25 us where state.observation_tensor() and its conversion take 4.5 us (dou_dizhu) or 132 us (hearts).
-        observation = _import_pyspiel()._Observation(self._game, self._observer)
+        observation = import_pyspiel()._Observation(self._game, self._observer)
         return observation, np.frombuffer(observation, np.float32)
 
 
@@ -173,6 +182,14 @@ class OpenSpielState:
             return self._game._no_returns
         return cast(list[float], self._state.returns())
 
+    def sides(self) -> list[int] | None:
+        """0 for the seat that plays against the two others, 1 for these; None before the end and in other games."""
+        if not self._game.side_names or self._player is not None:
+            return None
+        returns = self._state.returns()  # theirs have one sign, the single seat's the other
+        alone = [seat for seat, own in enumerate(returns) if sum(own * other < 0 for other in returns) > 1]
+        return [int(seat != alone[0]) for seat in range(len(returns))] if alone else None
+
     def action_name(self, index: int) -> str:
         """The action as OpenSpiel writes it."""
         self.legal_actions()
@@ -211,7 +228,7 @@ def game_names() -> list[str]:
     Raises:
         MissingExtraError: OpenSpiel is not installed.
     """
-    kinds = _import_pyspiel().registered_games()
+    kinds = import_pyspiel().registered_games()
     return [
         kind.short_name
         for kind in kinds
@@ -219,7 +236,7 @@ def game_names() -> list[str]:
     ]
 
 
-def _import_pyspiel() -> Any:
+def import_pyspiel() -> Any:
     try:
         return importlib.import_module("pyspiel")
     except ImportError as error:
@@ -228,7 +245,7 @@ def _import_pyspiel() -> Any:
 
 def _load(name: str) -> Any:
     """Have OpenSpiel make a game, or say in one line why it cannot."""
-    pyspiel = _import_pyspiel()
+    pyspiel = import_pyspiel()
     short_name = name.partition("(")[0]
     names = pyspiel.registered_names()
     if short_name not in names:  # asked first, because load_game answers with all 126 names
@@ -249,7 +266,7 @@ def _load(name: str) -> Any:
 
 
 def _bad_parameters(name: str, short_name: str, error: Exception) -> GameError:
-    kinds = {kind.short_name: kind for kind in _import_pyspiel().registered_games()}
+    kinds = {kind.short_name: kind for kind in import_pyspiel().registered_games()}
     parameters = kinds[short_name].parameter_specification
     do = f"Write {short_name}(NAME=VALUE)." if parameters else f"Write {short_name}."
     if any(isinstance(default, dict) for default in parameters.values()):
@@ -311,7 +328,7 @@ def _make_observer(game: Any, name: str) -> Any:
     Raises:
         GameError: The game announces such a tensor and has none, as crossword does.
     """
-    pyspiel = _import_pyspiel()
+    pyspiel = import_pyspiel()
     contents = pyspiel.IIGObservationType(
         perfect_recall=game.get_type().provides_information_state_tensor,
         public_info=True,
@@ -334,7 +351,7 @@ def _make_observer(game: Any, name: str) -> Any:
 @functools.cache  # 0.2 s, once per process
 def _dou_dizhu_ids() -> tuple[int, ...]:
     """The 64-bit id of each action of dou_dizhu, by OpenSpiel's number."""
-    game = _import_pyspiel().load_game("dou_dizhu")
+    game = import_pyspiel().load_game("dou_dizhu")
     state = game.new_initial_state()
     return tuple(dou_dizhu.encode(state.action_to_string(0, action)) for action in range(game.num_distinct_actions()))
 

@@ -209,12 +209,17 @@ def _explained(got: str, do: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # torch.OutOfMemoryError on a GPU; on a CPU a plain RuntimeError of the allocator, with other words on Windows.
-        is_cpu = any(words in str(error) for words in ("can't allocate memory", "not enough memory"))
-        if not is_cpu and not isinstance(error, torch.OutOfMemoryError):
+        if not is_out_of_memory(error):
             raise
         where = str(error).split("\n")[0][:200]
         raise DeviceMemoryError("out of memory", got=got, where=where, do=do) from None
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception says that the machine or the device is out of memory."""
+    # torch.OutOfMemoryError on a GPU; on a CPU a plain RuntimeError of the allocator, with other words on Windows.
+    is_cpu = any(words in str(error) for words in ("can't allocate memory", "not enough memory"))
+    return is_cpu or isinstance(error, torch.OutOfMemoryError)
 
 
 def release_cached_memory(device: torch.device) -> None:

@@ -45,16 +45,9 @@ def write_report(profile: Profile, path: Path, *, lang: str = "en", before: Prof
 
 def report(profile: Profile, *, lang: str = "en", before: Profile | None = None) -> str:
     """The page as text."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,  # paths, commands and source lines are anybody's
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     texts = words(lang)
     comparison = _comparison(compare(before, profile), lang) if before else None
-    return environment.get_template("report.html.j2").render(
+    return page_of("report.html.j2").render(
         profile=profile,
         texts=texts,
         page=texts.PAGE,
@@ -66,6 +59,18 @@ def report(profile: Profile, *, lang: str = "en", before: Profile | None = None)
         **_tables(profile, lang),
         **_pictures(profile, lang),
     )
+
+
+def page_of(template: str) -> jinja2.Template:
+    """A page that is to be filled in."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,  # paths, commands and source lines are anybody's
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template)
 
 
 # --- Numbers that carry their exact value

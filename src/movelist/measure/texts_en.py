@@ -292,3 +292,33 @@ PAGE = {
     "foot": "Everything on this page stands in profile.json, too; nothing was loaded from a network.",
     "language": "en",
 }
+ARENA = {
+    "language": "en",
+    "title": "Arena: {game}",
+    "verdict": "{player} is the strongest: {rating:+.0f} points, {low:+.0f} to {high:+.0f}",
+    "player": "Player",
+    "players": "players",
+    "games_head": "games",
+    "deals": "Deals",
+    "rating": "Rating",
+    "interval": "95 % interval",
+    "score": "Score",
+    "ratings": "Ratings",
+    "cross": "Who scored how much against whom",
+    "cross_note": "A row's player against a column's. A cell is the mean of the deals, its 95 % interval is below it.",
+    "reading": "How to read it",
+    "points": "A player that is 100 points ahead is expected to score 0.64, 200 points 0.76, 400 points 0.91.",
+    "zero": "0 is {player}.",
+    "mean": "0 is the mean of all players.",
+    "games": "{games:,} games. What counts is a deal, in which both play every seat on the same cards; an equal player "
+    "gets 0.5.",
+    "openings": "The game has no chance: each deal starts with {openings} decisions by lot.",
+    "repeated": "{repeated:,} deals went as one before and are not counted.",
+    "truncated": "{truncated:,} games ({share:.1%}) were cut off at max_turns, and count as they stood.",
+    "forfeits": "{forfeits:,} games were forfeited by a player that failed.",
+    "luck": "Fits the ratings least: {player} scored {score:.3f} against {against}, where they say {expected:.3f}. "
+    "Luck alone often does that.",
+    "no_order": "Fits the ratings least: {player} scored {score:.3f} against {against}, where they say {expected:.3f}. "
+    "That is more than luck: one number for each player does not tell who beats whom here.",
+    "foot": "The results stand in results.jsonl beside this page; nothing was loaded from a network.",
+}

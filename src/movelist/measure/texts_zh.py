@@ -295,3 +295,32 @@ PAGE = {
     "foot": "本页的内容都在 profile.json 里；没有从网络加载任何东西。",
     "language": "zh-CN",
 }
+ARENA = {
+    "language": "zh-CN",
+    "title": "擂台：{game}",
+    "verdict": "{player} 最强：{rating:+.0f} 分，区间 {low:+.0f} 到 {high:+.0f}",
+    "player": "玩家",
+    "players": "名玩家",
+    "games_head": "局对局",
+    "deals": "牌局数",
+    "rating": "等级分",
+    "interval": "95 % 区间",
+    "score": "得分率",
+    "ratings": "等级分",
+    "cross": "谁对谁得分多少",
+    "cross_note": "每行的玩家对每列的玩家。格子里是各牌局得分的平均值，下面是它的 95 % 区间。",
+    "reading": "怎样阅读",
+    "points": "领先 100 分的玩家预计得分率为 0.64，领先 200 分为 0.76，领先 400 分为 0.91。",
+    "zero": "{player} 为 0 分。",
+    "mean": "所有玩家的平均值为 0 分。",
+    "games": "共 {games:,} 局。统计的单位是牌局：双方用同样的牌坐遍每个座位；实力相同的玩家得 0.5。",
+    "openings": "这个游戏没有随机性：每个牌局先随机走 {openings} 步。",
+    "repeated": "有 {repeated:,} 个牌局与之前的完全相同，不计入。",
+    "truncated": "有 {truncated:,} 局（{share:.1%}）在 max_turns 处被截断，按当时的得分计算。",
+    "forfeits": "有 {forfeits:,} 局因玩家出错而判负。",
+    "luck": "与等级分最不相符的一对：{player} 对 {against} 得 {score:.3f}，按等级分应为 {expected:.3f}。"
+    "仅凭运气也常会如此。",
+    "no_order": "与等级分最不相符的一对：{player} 对 {against} 得 {score:.3f}，按等级分应为 {expected:.3f}。"
+    "这超出了运气的范围：在这里，每个玩家一个分数说不清谁胜谁。",
+    "foot": "结果保存在本页旁边的 results.jsonl 中；没有从网络加载任何内容。",
+}

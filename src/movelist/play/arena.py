@@ -1,9 +1,9 @@
-"""Matches: how strong is a policy against another, with intervals."""
+"""Matches: how strong is a policy against another, on equal deals, with intervals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import PlaySettings
-from movelist.games.game import Game, game_name
-from movelist.play.policy import Policy, derive_seeds
-from movelist.play.selfplay import play_games
+from movelist.games.bot import Bot
+from movelist.games.game import Game
+from movelist.games.openings import Openings, opening_length
+from movelist.play.deals import Alone, Deals, Pairing, games_worth, play_deals, seatings, wilson_interval
+from movelist.play.policy import Policy
 from movelist.play.workers import Workers
 
 Array = NDArray[Any]
 MANY_TRUNCATED = 0.01  # the share of cut-off games from which on figures of strength need a warning
-MATCHES = 2  # the purpose of the seed stream that match games come from: never a game that was trained on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +28,17 @@ class Score:
 
     Attributes:
         num_games: Games counted.
-        wins: Games in which its return was above the mean of the other seats' (in a game alone: above 0).
+        wins: Games in which its return was above the mean of its opponents'; where the opponent had a seat alone,
+            games that that one did not win; in a game alone, deals in which it got more than the other player.
         draws: Games in which it was equal.
-        losses: The others.
+        losses: The others, and games that it forfeited.
         win_rate: Wins plus half the draws, over the games.
-        win_rate_interval: 95 %, by Wilson's formula.
+        win_rate_interval: 95 %, by Wilson's formula, of as many games as the deals' means are worth.
+        equal_rate: What an equal player gets in such games.
         draw_rate: Draws over the games.
-        draw_rate_interval: 95 %, by Wilson's formula.
-        mean_return: In the game's own units.
-        mean_return_interval: 95 %, by the normal approximation.
+        draw_rate_interval: 95 %, likewise.
+        mean_return: In the game's own units, of the games in which it had a seat, or a team, alone.
+        mean_return_interval: 95 %, by the normal approximation over the deals' means.
         truncated: Games that were cut off at max_turns; they count with the returns that stood then.
         truncated_share: Truncated over the games.
     """
@@ -46,6 +49,7 @@ class Score:
     losses: int
     win_rate: float
     win_rate_interval: tuple[float, float]
+    equal_rate: float = 0.5
     draw_rate: float
     draw_rate_interval: tuple[float, float]
     mean_return: float
@@ -56,14 +60,36 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchResult(Score):
-    """A match: the score of all games, and of each seat."""
+    """A match: the score of all games, and of each seat.
+
+    Attributes:
+        seats: The policy alone on each seat, or as each fixed team.
+        alone: The policy alone against all others, on all seats; None in games for one or two, or for two teams.
+        roles: The policy alone in each role, as "landlord", where the game tells roles.
+        deals: What the intervals count: deals whose games went differently.
+        worth: How many games by themselves, won or lost, would tell as much.
+        repeated: Deals left out because their games went as in one before.
+        openings: Decisions by lot at the start of each deal.
+        forfeits: Games that the policy lost because it failed.
+        forfeits_against: Games that its opponent lost so.
+        teams: Whether `seats` are fixed teams.
+    """
 
     seats: list[Score]
+    alone: Score | None = None
+    roles: dict[str, Score] = field(default_factory=dict)
+    deals: int = 0
+    worth: float = 0.0
+    repeated: int = 0
+    openings: int = 0
+    forfeits: int = 0
+    forfeits_against: int = 0
+    teams: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As plain types; None stands for an infinite bound, as after a single game: JSON has no infinity."""
         plain = asdict(self)
-        for part in (plain, *plain["seats"]):
+        for part in (plain, *plain["seats"], *plain["roles"].values(), *filter(None, [plain["alone"]])):
             bounds = part["mean_return_interval"]
             part["mean_return_interval"] = tuple(bound if np.isfinite(bound) else None for bound in bounds)
         return plain
@@ -72,16 +98,36 @@ class MatchResult(Score):
         low, high = self.win_rate_interval
         text = (
             f"win rate {self.win_rate:.3f} ({low:.3f} to {high:.3f}), draws {self.draw_rate:.1%}, "
-            f"mean return {self.mean_return:+.2f}, {self.num_games} games"
+            f"mean return {self.mean_return:+.2f}, {self.num_games} games of {self.deals} deals"
         )
+        if self.openings:
+            text += f" behind {self.openings} decisions by lot"
+        if self.repeated:
+            text += f", {self.repeated} more deals went as one of these"
         if self.truncated:
-            text += f", {self.truncated} of them ({self.truncated_share:.1%}) cut off at max_turns"
+            text += f", {self.truncated} games ({self.truncated_share:.1%}) cut off at max_turns"
+        for number, who in ((self.forfeits, "it"), (self.forfeits_against, "the opponent")):
+            text += f", {number} forfeited by {who}" if number else ""
         return text
+
+    def lines(self) -> list[str]:
+        """The parts of the score, for people."""
+        parts = {"alone against the others": self.alone} if self.alone else {}
+        parts |= {f"as {name}": score for name, score in self.roles.items()}
+        kind = "team" if self.teams else "seat"
+        parts |= {f"{kind} {number}": score for number, score in enumerate(self.seats)}
+        return [f"{name}: {_part(score)}" for name, score in parts.items()]
+
+
+def _part(score: Score) -> str:
+    low, high = score.win_rate_interval
+    equal = f", an equal player gets {score.equal_rate:.3f}" if score.num_games else ""
+    return f"win rate {score.win_rate:.3f} ({low:.3f} to {high:.3f}){equal}, mean return {score.mean_return:+.2f}"
 
 
 def match(
-    policy: Policy,
-    opponent: Policy,
+    policy: Policy | Bot,
+    opponent: Policy | Bot,
     game: Game,
     *,
     num_games: int = 1_000,
@@ -89,81 +135,139 @@ def match(
     play: PlaySettings | None = None,
     workers: Workers | None = None,
     say: Callable[[str], None] = say_on_standard_error,
+    openings: int | None = None,
+    forfeit: bool = False,
 ) -> MatchResult:
-    """Play a policy against another that moves all the other seats.
-
-    The policy sits on every seat equally often, and every game has its own cards and dice.
+    """Play a policy against another on equal deals; see play/deals.py.
 
     Args:
         policy: Whose strength is asked for.
-        opponent: Who moves the other seats.
+        opponent: Against whom.
         game: What to play.
-        num_games: Rounded up to a multiple of the seats.
+        num_games: Rounded up to whole deals.
         seed: Of the games' chance and of the policies' draws.
-        play: num_games (at once) and max_turns are read.
+        play: num_games (at once), max_turns and, without `workers`, rollout_workers are read.
         workers: Who play the games, with settings of their own; None plays them in this process.
-        say: Told which game does not answer, in this process; workers have their own.
+        say: Told which game does not answer, in this process, and who forfeited; workers have their own.
+        openings: Decisions by lot at the start of each deal. None takes a few where neither player draws lots and the
+            game has no chance, so that games differ.
+        forfeit: A player that fails loses that game; else it is an error.
 
     Returns:
         The score of `policy`.
 
     Raises:
-        MovelistError: The game breaks a promise, as with a return that is no finite number.
+        MovelistError: The game breaks a promise, as with a return that is no finite number, or a player fails.
     """
-    seat_G = np.arange(-(-num_games // game.num_players) * game.num_players) % game.num_players
-    seats_GP = np.where(np.arange(game.num_players) == seat_G[:, None], 0, 1)
-    seed_G = derive_seeds(seed, MATCHES, 0, len(seat_G))
     settings = replace(play or PlaySettings(), critic_sees="state")  # nobody learns from these games
-    episodes = play_games(game, [policy, opponent], seats_GP, seed_G, settings, workers, say)
-    episodes.check(game_name(game))
-    of_each_G = np.arange(len(seat_G)), seat_G
-    columns = (episodes.return_EP[of_each_G], outcomes(episodes.return_EP)[of_each_G], episodes.truncated_E)
-    seats = [score(*(column_G[seat_G == seat] for column_G in columns)) for seat in range(game.num_players)]
-    return MatchResult(**vars(score(*columns)), seats=seats)
+    plan = seatings(game)
+    fixed = not any(map(draws_lots, (policy, opponent)))
+    by_itself = opening_length(game) if fixed else 0  # above 0 for a game without chance
+    openings = by_itself if openings is None else openings
+    opened: Game = Openings(game, openings) if openings else game
+    own = None
+    if settings.rollout_workers and (workers is None or openings):  # such as are there play without openings
+        workers = own = Workers(opened, settings, say=say)
+    num_deals = -(-num_games // (plan.num_games if len(plan.units) > 1 else 1))
+    try:
+        (deals,) = play_deals(
+            [policy, opponent], [Pairing(0, 1, 0, num_deals)], opened, seed=seed, play=settings,
+            workers=None if openings and own is None else workers, say=say, forfeit=forfeit, digest=by_itself > 0,
+        )  # fmt: skip
+    finally:
+        if own:
+            own.close()
+    return result_of(deals, openings=openings, side_names=getattr(game, "side_names", ()), teams=plan.units)
 
 
-def outcomes(return_EP: Array) -> Array:
-    """1, 0 or -1 for a win, a draw, a loss of each seat [E, P]: its return is above, at or below the others' mean.
-
-    A rounding error is no victory, in whatever units: what is equal to 12 digits of the game's largest return, or is 14
-    digits below the largest of all these games, as what is left of sums that cancel, is a draw.
-    """
-    others = max(1, return_EP.shape[1] - 1)
-    mean_other_EP = (return_EP.sum(axis=1, keepdims=True) - return_EP) / others
-    size_EP = np.abs(return_EP)
-    rounding_E1 = np.maximum(1e-12 * size_EP.max(axis=1, keepdims=True), 1e-14 * size_EP.max(initial=0.0))
-    ahead_EP = return_EP - mean_other_EP
-    outcome_EP: Array = np.where(np.abs(ahead_EP) <= rounding_E1, 0.0, np.sign(ahead_EP))
-    return outcome_EP
+def draws_lots(player: Policy | Bot) -> bool:
+    """Whether a player may choose differently in the same place: one that has an attribute `greedy`, and not True."""
+    return not getattr(player, "greedy", True)
 
 
-def score(own_G: Array, outcome_G: Array, truncated_G: Array) -> Score:
-    """Sum up games, given the own return and outcome (1, 0, -1) of each, and whether it was cut off."""
-    num_games = len(own_G)
-    wins, draws = int((outcome_G > 0).sum()), int((outcome_G == 0).sum())
-    win_rate, draw_rate, mean = (wins + draws / 2) / num_games, draws / num_games, float(own_G.mean())
-    error = 1.96 * float(own_G.std(ddof=1)) / num_games**0.5 if num_games > 1 else float("inf")
+def result_of(
+    all_deals: Deals, *, openings: int = 0, side_names: Sequence[str] = (), teams: Sequence[Sequence[int]] = ()
+) -> MatchResult:
+    """Sum up deals as the score of X."""
+    deals = all_deals.different()
+    x, y = deals.x, deals.y
+    everything = np.ones(x.outcome_DU.shape, bool)
+    several = x.outcome_DU.shape[1] > 2
+    roles = sorted({*x.role_DU.ravel().tolist(), *y.role_DU.ravel().tolist()} - {-1}) if x.role_DU.max() > 0 else []
+    total = _total(deals) if several else _score(x, y, everything)
+    return MatchResult(
+        **vars(total) | {"equal_rate": 0.5},
+        seats=[_score(x, y, np.arange(x.outcome_DU.shape[1]) == unit) for unit in range(x.outcome_DU.shape[1])],
+        alone=_score(x, y, everything) if several else None,
+        roles={
+            side_names[role] if role < len(side_names) else f"side {role}": _score(x, y, role)
+            for role in roles
+            if (x.role_DU == role).any()
+        },
+        deals=len(x.outcome_DU),
+        worth=games_worth(deals.score_D),
+        repeated=len(all_deals.x.outcome_DU) - len(x.outcome_DU),
+        openings=openings,
+        forfeits=int(deals.forfeits_D2[:, 0].sum()),
+        forfeits_against=int(deals.forfeits_D2[:, 1].sum()),
+        teams=any(len(team) > 1 for team in teams),
+    )
+
+
+def _score(x: Alone, y: Alone, where: Array | int) -> Score:
+    """The score of X in its games alone on some units, a mask [U] or [D, U], or in one role; an equal player's is the
+    mean of X's and Y's there."""
+    if isinstance(where, int):
+        mask_DU, other_DU = x.role_DU == where, y.role_DU == where
+    else:
+        mask_DU = other_DU = np.broadcast_to(where, x.outcome_DU.shape)
+    rate_y = y.win_DU[other_DU].mean() if other_DU.any() else 1 - x.win_DU[mask_DU].mean()
+    return _summed(
+        x.outcome_DU, mask_DU, x.return_DU, mask_DU, x.truncated_DU, float(x.win_DU[mask_DU].mean() + rate_y) / 2
+    )
+
+
+def _total(deals: Deals) -> Score:
+    """The score of X in all games where there are more than two seats: what Y wins alone, X loses."""
+    x, y = deals.x, deals.y
+    outcome_DK = np.concatenate([x.outcome_DU, -y.outcome_DU], axis=1)
+    return_DK = np.concatenate([x.return_DU, y.return_DU], axis=1)
+    truncated_DK = np.concatenate([x.truncated_DU, y.truncated_DU], axis=1)
+    every_DK = np.ones(outcome_DK.shape, bool)
+    own_DK = every_DK & (np.arange(outcome_DK.shape[1]) < x.outcome_DU.shape[1])
+    return _summed(outcome_DK, every_DK, return_DK, own_DK, truncated_DK, 0.5)
+
+
+def _summed(
+    outcome_DK: Array, mask_DK: Array, return_DK: Array, own_DK: Array, truncated_DK: Array, equal: float
+) -> Score:
+    outcomes, num_games = outcome_DK[mask_DK], int(mask_DK.sum())
+    wins, draws = int((outcomes > 0).sum()), int((outcomes == 0).sum())
+    win_rate, draw_rate = (wins + draws / 2) / num_games, draws / num_games
+    worth = [games_worth(_means(value_DK, mask_DK)) for value_DK in ((outcome_DK + 1) / 2, outcome_DK == 0)]
+    mean_D = _means(return_DK, own_DK)
+    mean = float(return_DK[own_DK].mean())
+    error = 1.96 * float(mean_D.std(ddof=1)) / len(mean_D) ** 0.5 if len(mean_D) > 1 else float("inf")
     return Score(
         num_games=num_games,
         wins=wins,
         draws=draws,
         losses=num_games - wins - draws,
         win_rate=win_rate,
-        win_rate_interval=wilson_interval(win_rate, num_games),
+        win_rate_interval=wilson_interval(win_rate, worth[0]),
+        equal_rate=equal,
         draw_rate=draw_rate,
-        draw_rate_interval=wilson_interval(draw_rate, num_games),
+        draw_rate_interval=wilson_interval(draw_rate, worth[1]),
         mean_return=mean,
         mean_return_interval=(mean - error, mean + error),
-        truncated=int(truncated_G.sum()),
-        truncated_share=float(truncated_G.mean()),
+        truncated=int(truncated_DK[mask_DK].sum()),
+        truncated_share=float(truncated_DK[mask_DK].mean()),
     )
 
 
-def wilson_interval(rate: float, num_games: int, z: float = 1.96) -> tuple[float, float]:
-    """95 % interval of a rate; with draws as halves a little wider than need be, never too narrow.
-
-    Source: Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference".
-    """
-    spread = z * (rate * (1 - rate) / num_games + z**2 / (4 * num_games**2)) ** 0.5
-    centre, scale = rate + z**2 / (2 * num_games), 1 + z**2 / num_games
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+def _means(value_DK: Array, mask_DK: Array) -> Array:
+    """The mean of each deal's games that count, for deals that have some."""
+    count_D = mask_DK.sum(1)
+    sum_D = (value_DK * mask_DK).sum(1)
+    mean_D: Array = sum_D[count_D > 0] / count_D[count_D > 0]
+    return mean_D

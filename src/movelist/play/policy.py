@@ -17,12 +17,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from movelist.core import action_ids, ragged
-from movelist.core.errors import DataError, NonFiniteError
+from movelist.core.errors import DataError, MovelistError, NonFiniteError, PlayerError
 from movelist.core.metrics import span
 from movelist.core.ragged import Segments
 from movelist.data.column import Column
 from movelist.data.episode import FURTHER, offsets_of, ranges
-from movelist.learn.device import autocast, to_device
+from movelist.games.bot import Bot, described, is_bot, player_failed
+from movelist.learn.device import autocast, is_out_of_memory, to_device
 from movelist.learn.model import Network, PolicyValueNet
 
 Array = NDArray[Any]
@@ -96,30 +97,110 @@ class Policy(Protocol):
         """
 
 
-def ask(policies: Sequence[Policy], policy_B: Array, turns: Turns) -> tuple[Array, Array]:
+def choices(policy: Policy, turns: Turns) -> tuple[Array, Array]:
+    """What a policy chooses, checked.
+
+    Raises:
+        PlayerError: It raised an exception, or answered something that is no choice; names game and turn.
+    """
+    try:
+        answer: Any = policy.choose(turns)
+    except MovelistError:
+        raise
+    except Exception as error:  # whatever somebody's code raises
+        if is_out_of_memory(error):  # which is explained elsewhere
+            raise
+        raise player_failed(policy, described(error), *_first(turns)) from error
+    try:
+        index_B, log_prob_B = np.asarray(answer[0]), np.asarray(answer[1])
+        fits = index_B.shape == log_prob_B.shape == turns.count_B.shape and index_B.dtype.kind in "iu"
+    except (TypeError, ValueError, IndexError, KeyError):
+        fits = False
+    if not fits:
+        fault = f"{answer!r:.80}, where two rows of {len(turns.count_B)}, indices and log-probabilities, are expected"
+        raise player_failed(policy, fault, *_first(turns))
+    if (index_B < 0).any() or (index_B >= turns.count_B).any():
+        row = int(np.flatnonzero((index_B < 0) | (index_B >= turns.count_B))[0])
+        fault = f"index {index_B[row]}, where one from 0 to {turns.count_B[row] - 1} is expected"
+        raise player_failed(policy, fault, int(turns.seed_B[row]), int(turns.turn_B[row]))
+    return index_B, log_prob_B
+
+
+def _first(turns: Turns) -> tuple[int, int]:
+    """The seed and the turn of the first of the games that were asked for together."""
+    return int(turns.seed_B[0]), int(turns.turn_B[0])
+
+
+Forfeits = dict[int, tuple[int, PlayerError]]  # by the game's number: which player failed first, and how
+
+
+def refuse(forfeits: Forfeits | None, number: int, player: int, error: PlayerError) -> None:
+    """Note who failed in which game; raise it where forfeits are not wanted."""
+    if forfeits is None:
+        raise error
+    forfeits.setdefault(number, (player, error))
+
+
+def choices_or_forfeits(
+    policy: Policy, turns: Turns, number_B: Array, player: int, forfeits: Forfeits | None
+) -> tuple[Array, Array]:
+    """As `choices`; where forfeits are wanted, games in which the policy fails go on with the first legal action.
+
+    Args:
+        policy: Who is asked.
+        turns: The turns.
+        number_B: int64 [B], the games' numbers.
+        player: The policy's number among the players.
+        forfeits: Told of such games; None raises the error.
+    """
+    try:
+        return choices(policy, turns)
+    except PlayerError as error:
+        if len(number_B) == 1 or forfeits is None:
+            refuse(forfeits, int(number_B[0]), player, error)
+            return np.zeros(1, np.int64), np.zeros(1, np.float32)
+    # One by one, for an exception does not say which of the games it is about.
+    rows = [np.array([row]) for row in range(len(number_B))]
+    each = [choices_or_forfeits(policy, turns.take(row), number_B[row], player, forfeits) for row in rows]
+    index_B, log_prob_B = (np.concatenate(part) for part in zip(*each, strict=True))
+    return index_B, log_prob_B
+
+
+def ask(
+    policies: Sequence[Policy | Bot],
+    policy_B: Array,
+    turns: Turns,
+    number_B: Array | None = None,
+    forfeits: Forfeits | None = None,
+) -> tuple[Array, Array]:
     """Have each turn decided by its own policy, each policy asked once at most.
 
     Args:
-        policies: Who may be asked.
+        policies: Who may be asked; bots are not, for they moved where the game is.
         policy_B: int64 [B], which of them decides.
         turns: The turns.
+        number_B: int64 [B], the games' numbers, for `forfeits`.
+        forfeits: See `choices_or_forfeits`.
 
     Returns:
-        As `Policy.choose`.
+        As `Policy.choose`; 0 for the turns of bots.
     """
     index_B, log_prob_B = np.zeros(len(policy_B), np.int64), np.zeros(len(policy_B), np.float32)
     for number, policy in enumerate(policies):
         mine_B = policy_B == number
-        if mine_B.all():
-            return policy.choose(turns)
-        if not mine_B.any():
+        if not mine_B.any() or is_bot(policy):
             continue
-        index_B[mine_B], log_prob_B[mine_B] = policy.choose(turns.take(np.flatnonzero(mine_B)))
+        row_M = np.flatnonzero(mine_B)
+        mine = turns if len(row_M) == len(mine_B) else turns.take(row_M)
+        game_M = row_M if number_B is None else number_B[row_M]
+        index_B[row_M], log_prob_B[row_M] = choices_or_forfeits(policy, mine, game_M, number, forfeits)
     return index_B, log_prob_B
 
 
 class RandomPolicy:
     """Every legal action is equally likely."""
+
+    greedy = False
 
     def choose(self, turns: Turns) -> tuple[Array, Array]:
         """See `Policy`."""

@@ -74,6 +74,7 @@ class Recorder:
             final_state_EPS=self._final_states(finished, seats_GP.shape[1]) if truncated_E.any() else None,
             final_critic_EC=self._final_critic(finished),
             controller_EP=np.where(seats_GP == 0, POLICY, OTHER).astype(np.int8),
+            side_EP=_sides(finished, seats_GP.shape[1]),
             num_turns=sum(game.turns for game in finished),
         )
 
@@ -115,3 +116,11 @@ class Recorder:
             for column in self.columns
             if not column.by_turn
         }
+
+
+def _sides(finished: Sequence[Finished], num_players: int) -> Array | None:
+    """int8 [E, P], each seat on its own side, below 0, where a game did not tell; None if none did."""
+    if all(game.sides is None for game in finished):
+        return None
+    alone = [-1 - seat for seat in range(num_players)]
+    return np.array([alone if game.sides is None else game.sides for game in finished], np.int8)

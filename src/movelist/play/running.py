@@ -13,6 +13,7 @@ from movelist.core.action_ids import parse_list
 from movelist.core.errors import DataError, GameError, MovelistError
 from movelist.core.settings import PlaySettings
 from movelist.data.column import Column
+from movelist.games.bot import NO_CHOICE, Bot, bot_choice, player_failed
 from movelist.games.columns import CRITIC, read_columns
 from movelist.games.game import (
     FLOAT32_INTEGERS,
@@ -23,6 +24,7 @@ from movelist.games.game import (
     read_observation,
     read_player,
     read_returns,
+    read_sides,
     seat_of,
     start_game,
 )
@@ -57,6 +59,7 @@ class Finished:
         final_states: Each seat's view [P, S] where the game was cut off; None if it came to its end.
         columns: Its columns per episode [width] and per seat [P, width].
         final_critic: What a critic may know [C] where the game was cut off, if it tells that.
+        sides: The side of each seat [P]; None where the game does not tell it.
     """
 
     returns: list[float]
@@ -64,6 +67,7 @@ class Finished:
     final_states: Array | None = None
     final_critic: Array | None = None
     columns: Mapping[Column, Array] = field(default_factory=dict)
+    sides: list[int] | None = None
 
 
 class Seen(NamedTuple):
@@ -99,6 +103,18 @@ def play(slots: Iterable[Running], indices: Iterable[int]) -> None:
         except Exception as error:
             raise code_failed(error, str(slot)) from error
         slot.turn += 1
+
+
+def choose(bot: Bot, slot: Running) -> int:
+    """A bot's choice.
+
+    Raises:
+        PlayerError: It gave none.
+    """
+    index, fault = bot_choice(bot, slot.state, slot.player, len(slot.actions))
+    if index == NO_CHOICE:
+        raise player_failed(bot, fault, slot.seed, slot.turn, slot.player)
+    return index
 
 
 def advance(slot: Running, settings: PlaySettings, finished: dict[int, Finished]) -> bool:
@@ -140,7 +156,8 @@ def _finished(slot: Running, final_states: Array | None = None) -> Finished:
     critic = [column for column in slot.columns if column.name == CRITIC and final_states is not None]
     final_critic = next(iter(read_columns(slot.state, critic, {}, slot).values())) if critic else None
     returns = read_returns(slot.state, slot.num_players, slot)
-    return Finished(returns, slot.turn, final_states, final_critic, told)
+    sides = read_sides(slot.state, slot.num_players, slot)
+    return Finished(returns, slot.turn, final_states, final_critic, told, sides)
 
 
 def _explained(slot: Running, error: Exception) -> GameError:

@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from movelist.core.errors import SettingsError
+from movelist.core.errors import PlayerError, SettingsError
 from movelist.core.metrics import span
 from movelist.core.patience import say_on_standard_error
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes, Share, everything
+from movelist.games.bot import Bot, is_bot
 from movelist.games.columns import game_columns
 from movelist.games.game import Game, check_players, game_name, start_game, state_size
-from movelist.play.policy import Policy, Turns, derive_seeds
+from movelist.play.policy import Forfeits, Policy, Turns, choices_or_forfeits, derive_seeds, refuse
 from movelist.play.recorder import Recorder, Round
-from movelist.play.running import Finished, Running, advance, look, play, start
+from movelist.play.running import Finished, Running, advance, choose, look, play, start
 from movelist.play.watchdog import telling_what_hangs
 from movelist.play.workers import Workers
 
@@ -43,7 +44,7 @@ class Opponents:
         SettingsError: There is no opponent, or the share is out of range.
     """
 
-    def __init__(self, policies: Sequence[Policy], share: float = 0.5) -> None:
+    def __init__(self, policies: Sequence[Policy | Bot], share: float = 0.5) -> None:
         if not policies:
             raise SettingsError("opponents need a policy at least", got="none")
         if not 0 < share <= 1:
@@ -106,7 +107,8 @@ class SelfPlay:
         """Play this process's share of `num_episodes` games. See `data.episode.Source`."""
         mine = self.share(num_episodes)
         seeds = derive_seeds(self.seed, GAMES, self.num_started, num_episodes)[mine]
-        policies, seats = [policy], np.zeros((len(seeds), self.game.num_players), np.int64)
+        policies: list[Policy | Bot] = [policy]
+        seats = np.zeros((len(seeds), self.game.num_players), np.int64)
         if self.opponents:
             policies += self.opponents.policies
             seats = self.opponents.seats(self.num_started + np.arange(num_episodes)[mine], self.game.num_players)
@@ -131,39 +133,47 @@ class SelfPlay:
 
 def play_games(
     game: Game,
-    policies: Sequence[Policy],
+    policies: Sequence[Policy | Bot],
     seats_GP: Array,
     seed_G: Array,
     settings: PlaySettings,
     workers: Workers | None = None,
     say: Callable[[str], None] = say_on_standard_error,
+    forfeits: Forfeits | None = None,
 ) -> Episodes:
     """Play one game for each seed, at most `settings.num_games` at once.
 
     Args:
         game: What to play.
-        policies: Who plays; seats that share a policy are asked together.
+        policies: Who plays; seats that share a policy are asked together, a bot for each of its turns.
         seats_GP: int64 [G, P], which policy moves each seat of each game.
         seed_G: int64 [G], each game's seed.
         settings: num_games, keep_forced and max_turns are read.
         workers: Who play them, with settings of their own; None plays them in this process.
         say: Told which game does not answer, in this process; workers have their own.
+        forfeits: Told who failed in which game, which goes on with the first legal action; None raises the error.
 
     Returns:
         G episodes in the order of the seeds, unchecked; `controller_EP` is 0 for the seats of the first policy.
 
     Raises:
         GameError: The game offers an empty list, names a mover that there is not, or changes its width.
+        PlayerError: A player raised an exception, or answered something that is no choice.
         WorkerError: See `Workers.play`.
     """
     if workers:
-        return workers.play(policies, seats_GP, seed_G)
+        return workers.play(policies, seats_GP, seed_G, forfeits)
     with telling_what_hangs(say):
-        return _play_here(game, policies, seats_GP, seed_G, settings)
+        return _play_here(game, policies, seats_GP, seed_G, settings, forfeits)
 
 
 def _play_here(
-    game: Game, policies: Sequence[Policy], seats_GP: Array, seed_G: Array, settings: PlaySettings
+    game: Game,
+    policies: Sequence[Policy | Bot],
+    seats_GP: Array,
+    seed_G: Array,
+    settings: PlaySettings,
+    forfeits: Forfeits | None,
 ) -> Episodes:
     """As `play_games`, in this process."""
     fresh = start_game(game, 0, check_players(game))
@@ -183,22 +193,38 @@ def _play_here(
         for policy_number, policy in enumerate(policies):
             mine = [slot for slot in running if seats_GP[slot.number, slot.player] == policy_number]
             if mine:
-                _play_turn(mine, policy, recorder)
+                _play_turn(mine, policy, policy_number, recorder, forfeits)
         with span("game"):
             running = [slot for slot in running if advance(slot, settings, finished)]
     with span("game"):
         return recorder.episodes([finished[number] for number in range(len(seed_G))], seats_GP)
 
 
-def _play_turn(slots: list[Running], policy: Policy, recorder: Recorder) -> None:
+def _play_turn(
+    slots: list[Running], policy: Policy | Bot, policy_number: int, recorder: Recorder, forfeits: Forfeits | None
+) -> None:
     """One decision of each game: ask the policy once, play, record."""
     with span("game"):
         state_BS = np.empty((len(slots), recorder.state_size), np.float32)
         seen = look(slots, state_BS)
         seed_B, turn_B = (np.array([getattr(slot, name) for slot in slots]) for name in ("seed", "turn"))
         turns = Turns(state_BS, seen.count_B, seen.action_id_A, seed_B, turn_B, seen.columns)
-    index_B, log_prob_B = policy.choose(turns)
+        number_B = np.array([slot.number for slot in slots])
+    if is_bot(policy):
+        with span("game"):
+            index_B = np.array([_bot_index(policy, slot, policy_number, forfeits) for slot in slots], np.int64)
+        log_prob_B = np.zeros(len(slots), np.float32)
+    else:
+        index_B, log_prob_B = choices_or_forfeits(policy, turns, number_B, policy_number, forfeits)
     with span("game"):
         play(slots, index_B.tolist())
-        number_B = np.array([slot.number for slot in slots])
         recorder.add(Round(number_B, turns, seen.player_B, seen.score_B, index_B, log_prob_B))
+
+
+def _bot_index(bot: Bot, slot: Running, number: int, forfeits: Forfeits | None) -> int:
+    """A bot's choice; the first legal action where it fails and forfeits are wanted."""
+    try:
+        return choose(bot, slot)
+    except PlayerError as error:
+        refuse(forfeits, slot.number, number, error)
+        return 0

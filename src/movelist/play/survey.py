@@ -15,7 +15,8 @@ from movelist.data.episode import POLICY, Episodes
 from movelist.data.record_format import CONTROLLER_NAMES
 from movelist.data.record_rules import NO_VERSION, Columns, Problem
 from movelist.data.repeated import Merging
-from movelist.play.arena import MANY_TRUNCATED, outcomes, wilson_interval
+from movelist.play.arena import MANY_TRUNCATED
+from movelist.play.deals import outcomes, wilson_interval
 
 Array = NDArray[Any]
 PLACES = 3  # named for each kind of problem

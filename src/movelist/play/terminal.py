@@ -12,7 +12,7 @@ from movelist.core.action_ids import parse_list, to_text
 from movelist.data.column import Column
 from movelist.games.columns import game_columns, read_columns
 from movelist.games.game import Game, State
-from movelist.play.arena import outcomes
+from movelist.play.deals import outcomes
 from movelist.play.policy import Policy, Turns
 
 LINE_WIDTH = 100

@@ -40,6 +40,7 @@ class Part:
         ids = block.action_id_A[: int(count_B.sum())].copy() if post.action_id_A is None else post.action_id_A
         seed_B = np.array([seed_of[number] for number in self.number_B.tolist()], np.int64)
         self.turns = Turns(block.state_BS[:size].copy(), count_B, ids, seed_B, block.turn_B[:size].copy(), post.columns)
+        self.choice_B, self.faults = block.choice_B[:size].copy(), post.faults
 
 
 class Worker:
@@ -66,15 +67,22 @@ class Worker:
         self.recorder = Recorder(self.state_size)
         self.finished: dict[int, Finished] = {}
 
-    def begin(self, numbers: list[int], seeds: list[int], widths: tuple[int, int]) -> None:
-        """Let these games be played, so many at once in each half."""
+    def begin(
+        self,
+        numbers: list[int],
+        seeds: list[int],
+        widths: tuple[int, int],
+        bots: bytes,
+        seats: list[list[int]],
+    ) -> None:
+        """Let these games be played, so many at once in each half; bots move there, see `Task`."""
         self._forget()
         for half, width in enumerate(widths):
             if len(self.blocks) <= half or self.blocks[half].form.rows < width:
                 self._new_block(half, width, ACTIONS_PER_TURN * width)
             self.blocks[half].forget()
         self.seed_of = dict(zip(numbers, seeds, strict=True))
-        self.task = Task(numbers, seeds, (self.blocks[0].form, self.blocks[1].form), widths)
+        self.task = Task(numbers, seeds, (self.blocks[0].form, self.blocks[1].form), widths, bots, seats)
         if self.process is None:
             self._start()
         self._send(self.task)
@@ -83,7 +91,7 @@ class Worker:
         """The same task from its start, in a fresh process."""
         failures = self.failures
         self.end(time.monotonic() + PATIENCE)
-        self.begin(self.task.numbers, self.task.seeds, self.task.widths)
+        self.begin(self.task.numbers, self.task.seeds, self.task.widths, self.task.bots, self.task.seats)
         self.failures = failures + 1
 
     def _start(self) -> None:

@@ -29,6 +29,7 @@ from movelist.core.by_name import import_file
 from movelist.core.errors import MovelistError
 from movelist.core.settings import PlaySettings
 from movelist.data.column import Column
+from movelist.games.bot import Bot, bot_choice
 from movelist.games.game import SEE_TRACEBACK, Game
 from movelist.play.running import Finished, Running, advance, look, play, start
 
@@ -75,6 +76,8 @@ class Task:
     seeds: list[int]
     blocks: tuple[BlockForm, BlockForm]
     widths: tuple[int, int]
+    bots: bytes  # who moves here, pickled, by their numbers among the players
+    seats: list[list[int]]  # which player moves each seat of each game; empty without bots
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,7 @@ class Post:
     finished: dict[int, Finished]
     action_id_A: Array | None  # the lists themselves where the block is too small for them
     columns: Mapping[Column, Array]  # what the games tell beside; no game of movelist's own does
+    faults: list[tuple[int, str]]  # the rows where a bot made no choice, and what it did instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ class Block:
         current: int64 [1], the number of the game that is being played at this moment, or NOBODY.
         number_B, count_B, turn_B, player_B: int64 [rows].
         score_B: float64 [rows].
-        choice_B: int64 [rows], the main process's answer.
+        choice_B: int64 [rows], the bots' choices, and then the main process's answer.
         action_id_A: int64 [capacity].
         state_BS: float32 [rows, S].
     """
@@ -178,11 +182,17 @@ class _Half:
     """Half of a worker's games, side by side."""
 
     def __init__(
-        self, half: int, game: Game, settings: PlaySettings, columns: tuple[Column, ...], block: Block, width: int
+        self,
+        half: int,
+        game: Game,
+        settings: PlaySettings,
+        columns: tuple[Column, ...],
+        block: Block,
+        width: int,
+        bots: dict[int, dict[int, Bot]],
     ) -> None:
         self.half, self.game, self.settings, self.block, self.width = half, game, settings, block, width
-        self.columns = columns
-        self.num_players = game.num_players
+        self.columns, self.num_players, self.bots = columns, game.num_players, bots
         self.running: list[Running] = []
 
     def go_on(self, waiting: deque[tuple[int, int]]) -> Post:
@@ -218,7 +228,21 @@ class _Half:
         fits = len(seen.action_id_A) <= block.form.capacity
         if fits:
             block.action_id_A[: len(seen.action_id_A)] = seen.action_id_A
-        return Post(self.half, size, finished, None if fits else seen.action_id_A, seen.columns)
+        ids = None if fits else seen.action_id_A
+        return Post(self.half, size, finished, ids, seen.columns, self._bots_choose())
+
+    def _bots_choose(self) -> list[tuple[int, str]]:
+        """Note what the bots play; the rows where one makes no choice, and what it did."""
+        faults = []
+        for row, slot in enumerate(self.running if self.bots else ()):
+            if (bot := self.bots[slot.number].get(slot.player)) is None:
+                continue
+            self.block.current[0] = slot.number
+            self.block.choice_B[row], fault = bot_choice(bot, slot.state, slot.player, len(slot.actions))
+            if fault:
+                faults.append((row, fault))
+        self.block.current[0] = NOBODY
+        return faults
 
 
 def serve(connection: Connection, packed_game: bytes, settings: PlaySettings, columns: tuple[Column, ...] = ()) -> None:
@@ -254,9 +278,14 @@ def _play(
     """Play one task; False if the game failed."""
     waiting = deque(zip(task.numbers, task.seeds, strict=True))
     halves = []
+    try:
+        bots = _bots(task)
+    except Exception as error:
+        connection.send(_failure(error, NOBODY))
+        return False
     for half, form in enumerate(task.blocks):
         _attach(blocks, half, form)
-        halves.append(_Half(half, game, settings, columns, blocks[half], task.widths[half]))
+        halves.append(_Half(half, game, settings, columns, blocks[half], task.widths[half], bots))
     if not all(_go_on(connection, half, waiting) for half in halves):
         return False
     while any(half.running for half in halves):
@@ -268,6 +297,15 @@ def _play(
         if not _go_on(connection, half, waiting):
             return False
     return True
+
+
+def _bots(task: Task) -> dict[int, dict[int, Bot]]:
+    """The bots of each game by their seats; empty where there are none."""
+    known: dict[int, Bot] = pickle.loads(task.bots)
+    return {
+        number: {seat: known[player] for seat, player in enumerate(seats) if player in known}
+        for number, seats in zip(task.numbers, task.seats, strict=bool(task.seats))
+    }
 
 
 def _go_on(connection: Connection, half: _Half, waiting: deque[tuple[int, int]]) -> bool:

@@ -25,11 +25,12 @@ from movelist.core.metrics import span
 from movelist.core.patience import Patience
 from movelist.core.settings import PlaySettings
 from movelist.data.episode import Episodes
+from movelist.games.bot import Bot, is_bot, packed, player_failed
 from movelist.games.columns import game_columns
 from movelist.games.game import Game, game_name, state_size
-from movelist.play.policy import Policy, ask, join_turns
+from movelist.play.policy import Forfeits, Policy, ask, join_turns, refuse
 from movelist.play.recorder import Recorder
-from movelist.play.worker import PATIENCE, PROCESS_NAME, Worker
+from movelist.play.worker import PATIENCE, PROCESS_NAME, Part, Worker
 from movelist.play.worker_process import Failure, Post
 
 Array = NDArray[Any]
@@ -57,20 +58,28 @@ class Workers:
         # At exit before multiprocessing waits for its processes, which wait for us.
         Finalize(self, _stop, args=(self.crew,), exitpriority=10)
 
-    def play(self, policies: Sequence[Policy], seats_GP: Array, seed_G: Array) -> Episodes:
+    def play(
+        self,
+        policies: Sequence[Policy | Bot],
+        seats_GP: Array,
+        seed_G: Array,
+        forfeits: Forfeits | None = None,
+    ) -> Episodes:
         """Play one game for each seed; arguments and result are those of `selfplay.play_games`.
 
         Raises:
+            PlayerError: A player raised an exception, or answered something that is no choice.
             WorkerError: A worker failed twice, or did not start.
             SettingsError: The running script starts itself again in each worker.
             GameError: The game cannot be made in a worker.
         """
         try:
             with span("game"):
-                crew = self._begin(seed_G)
+                crew = self._begin(policies, seats_GP, seed_G)
             half = 0
             while any(any(worker.open) for worker in crew):
-                self._play_turn(policies, seats_GP, half, [worker for worker in crew if worker.open[half]])
+                going = [worker for worker in crew if worker.open[half]]
+                self._play_turn(policies, seats_GP, half, going, forfeits)
                 half = 1 - half
         except BaseException:
             self.close()  # the workers wait for choices that will not come
@@ -84,21 +93,31 @@ class Workers:
         """End the processes and give back their shared memory."""
         _stop(self.crew)
 
-    def _begin(self, seed_G: Array) -> list[Worker]:
+    def _begin(self, policies: Sequence[Policy | Bot], seats_GP: Array, seed_G: Array) -> list[Worker]:
         """Give each worker its games; those that have some."""
         at_once = min(self.settings.num_games, len(seed_G))
         size = min(self.settings.rollout_workers, at_once)
         if len(self.crew) < size:
-            packed, new = _pack(self.game), range(len(self.crew), size)
-            self.crew += [Worker(number, packed, self.settings, self.state_size, self.columns) for number in new]
+            packed_game, new = _pack(self.game), range(len(self.crew), size)
+            self.crew += [Worker(number, packed_game, self.settings, self.state_size, self.columns) for number in new]
         crew = self.crew[:size]
+        bots = {number: player for number, player in enumerate(policies) if is_bot(player)}
+        packed_bots = packed(bots)
         for worker in crew:
             first, second = (len(range(half * size + worker.number, at_once, 2 * size)) for half in (0, 1))
             numbers = list(range(worker.number, len(seed_G), size))
-            worker.begin(numbers, seed_G[numbers].tolist(), (first, second))
+            seats = seats_GP[numbers].tolist() if bots else []
+            worker.begin(numbers, seed_G[numbers].tolist(), (first, second), packed_bots, seats)
         return crew
 
-    def _play_turn(self, policies: Sequence[Policy], seats_GP: Array, half: int, crew: list[Worker]) -> None:
+    def _play_turn(
+        self,
+        policies: Sequence[Policy | Bot],
+        seats_GP: Array,
+        half: int,
+        crew: list[Worker],
+        forfeits: Forfeits | None,
+    ) -> None:
         """One decision of each game of one half: ask each policy once, hand the choices back, record."""
         with span("game"):
             while waiting := [worker for worker in crew if worker.posts[half] is None]:
@@ -107,14 +126,32 @@ class Workers:
             if not parts:
                 return
             turns = join_turns([part.turns for _, part in parts])
+            number_B = np.concatenate([part.number_B for _, part in parts])
             policy_B = np.concatenate([seats_GP[part.number_B, part.player_B] for _, part in parts])
-        index_B, log_prob_B = ask(policies, policy_B, turns)
+            for _, part in parts:
+                self._refuse_faults(policies, seats_GP, part, forfeits)
+        index_B, log_prob_B = ask(policies, policy_B, turns, number_B, forfeits)
         with span("game"):
+            if any(map(is_bot, policies)):
+                bots = [number for number, player in enumerate(policies) if is_bot(player)]
+                index_B = np.where(np.isin(policy_B, bots), np.concatenate([p.choice_B for _, p in parts]), index_B)
             start = 0
             for worker, part in parts:
                 end = start + len(part.number_B)
                 worker.answer(half, part, index_B[start:end], log_prob_B[start:end])
                 start = end
+
+    @staticmethod
+    def _refuse_faults(
+        policies: Sequence[Policy | Bot], seats_GP: Array, part: Part, forfeits: Forfeits | None
+    ) -> None:
+        """Raise what a bot did in place of a choice, or note it and play the first legal action."""
+        for row, text in part.faults:
+            number, seat = int(part.number_B[row]), int(part.player_B[row])
+            seed, turn = int(part.turns.seed_B[row]), int(part.turns.turn_B[row])
+            player = int(seats_GP[number, seat])
+            refuse(forfeits, number, player, player_failed(policies[player], text, seed, turn, seat))
+            part.choice_B[row] = 0
 
     def _listen(self, crew: list[Worker]) -> None:
         """Sleep until one of these workers has said something, or ended; tell whom that takes long."""

@@ -9,37 +9,42 @@ from typing import Any
 
 from torch import nn
 
-from movelist.core.errors import CheckpointError, GameError, SettingsError
-from movelist.core.settings import MatchSettings, TrainSettings
+from movelist.core.errors import CheckpointError, SettingsError
+from movelist.core.patience import say_on_standard_error
+from movelist.core.settings import MatchSettings, PlaySettings, TrainSettings
 from movelist.data.episode import Source
-from movelist.games.catalog import is_own, make_game, make_known, own_name
+from movelist.games.bot import Bot
+from movelist.games.catalog import is_own, make_game, own_name
 from movelist.games.check import check_game
-from movelist.games.game import Game, game_name, state_size
+from movelist.games.game import Game, game_name
 from movelist.games.game_tree import MOST_NODES
+from movelist.games.openings import opening_length
 from movelist.games.repeated import merging
 from movelist.learn.device import choose_device
 from movelist.learn.learner import Learner
 from movelist.learn.loss import Loss
 from movelist.learn.model import EncoderMaker, Network, NetworkMaker
-from movelist.play import arena, terminal
+from movelist.play import arena as matches
 from movelist.play import exploitability as exact
+from movelist.play import terminal
 from movelist.play.export import ExportReport, export_net
-from movelist.play.exported import ExportedPolicy, load_exported
+from movelist.play.exported import ExportedPolicy
 from movelist.play.policy import NetPolicy, Policy, RandomPolicy
 from movelist.play.policy_info import describe
-from movelist.play.profiles import is_exported
 from movelist.play.selfplay import Opponents
+from movelist.play.tournament import ArenaResult, Entrant, Results, tournament
 from movelist.run import checkpoint
 from movelist.run.checkpoint import load_policy as load
 from movelist.run.exactness import movelist_version
 from movelist.run.folder import read_settings
 from movelist.run.parts import handed_in
+from movelist.run.players import every_player, find_entrant, find_player, game_of, load_player
 from movelist.run.presets import preset
 from movelist.run.start import Update
 from movelist.run.train import TrainResult
 from movelist.run.train import train as train_settings
 
-__all__ = ["exploitability", "export", "load", "match", "play_game", "train"]
+__all__ = ["arena", "exploitability", "export", "load", "match", "play_game", "train"]
 
 
 def train(
@@ -122,44 +127,167 @@ def _own_and_named(
 
 
 def match(
-    policy: Policy | Path | str,
-    opponent: Policy | Path | str = "random",
+    policy: Policy | Bot | Path | str,
+    opponent: Policy | Bot | Path | str = "random",
     *,
     game: str | Game | Callable[[], Game] | None = None,
     num_games: int = 1_000,
     seed: int = 0,
     greedy: bool = True,
-) -> arena.MatchResult:
-    """Play a policy against another one that moves all the other seats.
+    openings: int | None = None,
+    forfeit: bool = False,
+    max_turns: int = 10_000,
+    rollout_workers: int = 0,
+) -> matches.MatchResult:
+    """Play a policy against another one, on equal deals: every seating is played on the same cards, and reversed.
 
     Args:
-        policy: A policy, a run folder, a checkpoint, or an exported file.
-        opponent: The same, or "random".
-        game: A name or a game; None takes the one that the policy was trained on.
-        num_games: Rounded up so that every seat gets the same number.
+        policy: A policy, a bot, or one's name: a run folder, RUN@best, a checkpoint, an exported file, "random",
+            "file.py:Bot", "module:Bot", or "openspiel:NAME"; see docs/strength.md.
+        opponent: The same.
+        game: A name or a game; None takes the one that a policy was trained on.
+        num_games: Rounded up to whole deals.
         seed: Of the games' chance and of players that draw lots.
         greedy: Loaded policies play their likeliest action; otherwise they draw by probability.
+        openings: Decisions by lot at the start of each deal. None takes up to 4 where the game has no chance and
+            neither player draws lots.
+        forfeit: A player that raises an exception or answers no legal action loses that game; else it is an error.
+        max_turns: Longer games are cut off.
+        rollout_workers: Processes that play the games; the result is the same.
 
     Returns:
-        The score of `policy`: all seats together, and each.
+        The score of `policy`: all games, and each seat.
 
     Raises:
-        MovelistError: A checkpoint or the game cannot be used, or they do not belong together.
+        MovelistError: A setting, a player or the game cannot be used, or they do not belong together.
     """
-    MatchSettings(num_games=num_games, seed=seed, greedy=greedy)
-    played = None if game is None else make_game(game)
-    players: list[Policy] = []
-    for player in (policy, opponent):
-        if isinstance(player, str) and player == "random":
-            players.append(RandomPolicy())
-        elif isinstance(player, str | Path):
-            loaded, played = load_player(Path(player), played, greedy=greedy)
-            players.append(loaded)
-        else:
-            players.append(player)
+    chosen = MatchSettings(
+        num_games=num_games,
+        seed=seed,
+        greedy=greedy,
+        openings=openings,
+        forfeit=forfeit,
+        max_turns=max_turns,
+        rollout_workers=rollout_workers,
+    )
+    texts = [str(player) for player in (policy, opponent) if isinstance(player, str | Path)]
+    played = game_of(texts) if game is None else make_game(game)
     if played is None:
         raise CheckpointError("a match needs to know its game", do="Give game=... .")
-    return arena.match(players[0], players[1], played, num_games=num_games, seed=seed)
+    players = [
+        find_player(str(player), played, greedy=chosen.greedy)[0] if isinstance(player, str | Path) else player
+        for player in (policy, opponent)
+    ]
+    play = PlaySettings(max_turns=chosen.max_turns, rollout_workers=chosen.rollout_workers)
+    return matches.match(
+        players[0],
+        players[1],
+        played,
+        num_games=chosen.num_games,
+        seed=chosen.seed,
+        play=play,
+        openings=chosen.openings,
+        forfeit=chosen.forfeit,
+    )
+
+
+def arena(
+    players: Sequence[str | Path],
+    *,
+    against: str | Path | None = None,
+    game: str | Game | Callable[[], Game] | None = None,
+    out: Path | str | None = None,
+    num_games: int = 400,
+    seed: int = 0,
+    greedy: bool = True,
+    openings: int | None = None,
+    forfeit: bool = False,
+    max_turns: int = 10_000,
+    rollout_workers: int = 0,
+    say: Callable[[str], None] = say_on_standard_error,
+) -> ArenaResult:
+    """Everyone against everyone, on equal deals: a table, and a rating with an interval for each.
+
+    Args:
+        players: By their notation; see docs/strength.md. RUN@all is each checkpoint that a run keeps.
+        against: Another player, whom all of them meet; then they do not meet each other.
+        game: A name or a game; None takes the one that a policy was trained on.
+        out: A folder that keeps the results: what stands there is not played again. None keeps nothing.
+        num_games: Of each pairing, rounded up to whole deals.
+        seed: Of the games' chance and of players that draw lots.
+        greedy: Trained policies play their likeliest action; otherwise they draw by probability.
+        openings: Decisions by lot at the start of each deal. None takes up to 4 where the game has no chance.
+        forfeit: A player that raises an exception or answers no legal action loses that game; else it is an error.
+        max_turns: Longer games are cut off.
+        rollout_workers: Processes that play the games; the result is the same.
+        say: Told how far it came.
+
+    Raises:
+        MovelistError: A setting, a player or the game cannot be used, or the folder holds other results.
+
+    Example:
+        result = movelist.arena(["runs/mine@all", "runs/other", "random"], out="arenas/mine")
+        print("\\n".join(result.lines()))
+    """
+    chosen = MatchSettings(
+        num_games=num_games,
+        seed=seed,
+        greedy=greedy,
+        openings=openings,
+        forfeit=forfeit,
+        max_turns=max_turns,
+        rollout_workers=rollout_workers,
+    )
+    texts = every_player(map(str, players))
+    played = _game_of_arena([*texts, *([str(against)] if against else [])], game)
+    entrants = _entrants(texts, played, greedy, say)
+    opponent = _entrants([str(against)], played, greedy, say)[0] if against else None
+    if opponent:
+        entrants = [entrant for entrant in entrants if entrant.key != opponent.key]
+    length = opening_length(played) if openings is None else openings
+    head = {"game": game_name(played), "seed": seed, "greedy": greedy, "openings": length, "max_turns": max_turns,
+            "forfeit": forfeit}  # fmt: skip
+    return tournament(
+        entrants,
+        played,
+        Results(None if out is None else Path(out) / "results.jsonl", head),
+        against=opponent,
+        num_games=chosen.num_games,
+        seed=seed,
+        play=PlaySettings(max_turns=max_turns, rollout_workers=rollout_workers),
+        openings=length,
+        forfeit=forfeit,
+        say=say,
+    )
+
+
+def arena_folder(players: Sequence[str], game: str | None) -> Path:
+    """Where an arena keeps its results unless it is told: arenas/GAME.
+
+    Raises:
+        MovelistError: As `arena`.
+    """
+    name = game_name(_game_of_arena(every_player(players), game))
+    return Path("arenas") / "".join(letter if letter.isalnum() or letter == "_" else "-" for letter in name).strip("-")
+
+
+def _game_of_arena(texts: list[str], game: str | Game | Callable[[], Game] | None) -> Game:
+    played = game_of(texts) if game is None else make_game(game)
+    if played is None:
+        raise CheckpointError("an arena needs to know its game", do="Give game=... in Python, --game as a command.")
+    return played
+
+
+def _entrants(texts: Sequence[str], game: Game, greedy: bool, say: Callable[[str], None]) -> list[Entrant]:
+    """Players by their notation, each once."""
+    entrants: dict[str, Entrant] = {}
+    for text in texts:
+        found = find_entrant(text, game, greedy=greedy)
+        if found.key in entrants:
+            say(f"{text} is the same player as {entrants[found.key].label}: it plays once.")
+            continue
+        entrants[found.key] = Entrant(found.label, found.key, found.player)
+    return list(entrants.values())
 
 
 def exploitability(
@@ -191,36 +319,6 @@ def exploitability(
     if played is None:
         raise CheckpointError("exploitability needs to know its game", do="Give game=... .")
     return exact.exploitability(policy, played, most_nodes=most_nodes)
-
-
-def load_player(path: Path, game: Game | None, *, greedy: bool) -> tuple[NetPolicy | ExportedPolicy, Game]:
-    """The policy of a run, a checkpoint or an exported file, and the game that it plays.
-
-    Raises:
-        CheckpointError: It cannot be read, or is not for `game`.
-    """
-    if is_exported(path):
-        exported = load_exported(path, greedy=greedy)
-        game = game or _game_of(exported.info.game, make_known)
-        exported.info.check(str(path), game=game_name(game), state_size=state_size(game))
-        return exported, game
-    device = choose_device("cpu")
-    state = checkpoint.load(path)
-    settings = state["settings"]
-    game = merging(game or _game_of(settings["game"], make_game), settings.get("repeated_actions", "refuse"))
-    net = checkpoint.load_net(state, device)
-    checkpoint.check_fits(state, path, game=game_name(game), state_size=state_size(game))
-    return NetPolicy(net, greedy=greedy), game
-
-
-def _game_of(name: str, make: Callable[[str], Game]) -> Game:
-    """The game that a policy was trained on, by its name."""
-    try:
-        return make(name)
-    except (GameError, SettingsError) as error:
-        own = "A game of your own has to be given: --game file.py:MyGame, or in Python game=MyGame()."
-        do = f"{error.do or ''} {own}".strip()
-        raise GameError(error.what, got=error.got, expected=error.expected, where=error.where, do=do) from None
 
 
 def play_game(

@@ -1,15 +1,17 @@
 """Which checkpoint counts as the best: the newest that did not play worse in its quick match than the best one did.
 
-A match of 200 games soon shows nothing but wins, or nothing but draws where nobody competes, and the first checkpoint
-that got there is not the strongest. So the win rate decides only where the difference is more than luck; then the mean
-return does, likewise; and what is equal goes to the newer one, which has learnt for longer.
+A match of 200 games against random players soon shows nothing but wins, or nothing but draws where nobody competes, and
+the first checkpoint that got there is not the strongest. So the win rate decides only where the difference is more than
+luck; then the mean return does, likewise; and what is equal goes to the newer one, which has learnt for longer. Where
+random players are beaten, and the run's own earlier checkpoints take their place, the rating decides (ladder.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from movelist.play.arena import MatchResult, wilson_interval
+from movelist.play.arena import MatchResult
+from movelist.play.deals import wilson_interval
 
 Figure = tuple[float, float, float]  # a value and its 95 % interval
 Figures = Mapping[str, Figure]  # by name, in the order in which they decide
@@ -19,6 +21,11 @@ def figures(result: MatchResult, num_players: int) -> dict[str, Figure]:
     """What decides: win rate and mean return; in a game alone, which nobody wins, the mean return only."""
     mean = {"mean_return": (result.mean_return, *result.mean_return_interval)}
     return ({"win_rate": (result.win_rate, *result.win_rate_interval)} if num_players > 1 else {}) | mean
+
+
+def rating_figure(rating: float, error: float) -> dict[str, Figure]:
+    """What decides once random players are no measure any more."""
+    return {"rating": (rating, rating - 1.96 * error, rating + 1.96 * error)}
 
 
 def known_win_rate(rate: float, num_games: int) -> dict[str, Figure]:

@@ -15,7 +15,6 @@ from torch import nn
 from movelist.core.errors import CheckpointError
 from movelist.core.returns import RunningScale
 from movelist.core.shell import quoted
-from movelist.games.game import Game, game_name, state_size
 from movelist.learn.device import choose_device
 from movelist.learn.make_net import make_net
 from movelist.learn.model import ModelShape, Network
@@ -65,7 +64,12 @@ def load(path: Path | str) -> dict[str, Any]:
     Raises:
         CheckpointError: There is none, or it is damaged or no checkpoint of movelist; names the file.
     """
-    return load_newest(Path(path), say=lambda text: print(f"movelist: {text}", file=sys.stderr))[1]
+    return load_newest(Path(path), say=warn)[1]
+
+
+def warn(text: str) -> None:
+    """Tell of a damaged checkpoint where no training speaks."""
+    print(f"movelist: {text}", file=sys.stderr)
 
 
 def load_newest(path: Path, *, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]]:
@@ -201,14 +205,6 @@ def load_policy(
     """
     chosen = choose_device(device)
     return NetPolicy(load_net(load(path), chosen, state_encoder=state_encoder, network=net), greedy=greedy)
-
-
-def load_versioned(path: Path, game: Game) -> tuple[NetPolicy, int]:
-    """A checkpoint's policy, drawing by probability, and its version; refused if it does not play `game`."""
-    device = choose_device("cpu")
-    state = load(path)
-    check_fits(state, path, game=game_name(game), state_size=state_size(game))
-    return NetPolicy(load_net(state, device)), int(state["learner"]["num_updates"])
 
 
 def check_fits(state: dict[str, Any], where: Path | str, *, game: str, **sizes: object) -> None:

@@ -8,7 +8,8 @@
     RUN/bad-minibatch-000121.safetensors    if a number went bad in update 121
     RUN/checkpoints/update-000120.pt
     RUN/checkpoints/latest.json     {"file": "update-000120.pt"}
-    RUN/checkpoints/best.json       {"file": "update-000080.pt", "win_rate": 0.93, "mean_return": 1.7}
+    RUN/checkpoints/best.json       {"file": "update-000080.pt", "win_rate": 0.93, "mean_return": 1.7, "rating": 410.0}
+    RUN/ladder/update-000040.pt     weights alone, a few of them from the whole run; see ladder.py
 
 A checkpoint is written beside its place, flushed, and renamed; numbered files are never overwritten, since on Windows
 another program may hold them open. `latest.json` changes last.
@@ -91,7 +92,7 @@ class RunFolder:
         if best is not None:
             self.write_json("checkpoints/best.json", {"file": path.name, **best})
         kept = named_file(self.checkpoints / "best.json")
-        older = [old for old in numbered(self.checkpoints) if _number_of(old) <= number]
+        older = [old for old in numbered(self.checkpoints) if number_of(old) <= number]
         for old in older[:-keep]:
             if old != kept:
                 _delete(old)
@@ -100,7 +101,7 @@ class RunFolder:
     def set_aside(self, after: Path) -> None:
         """Rename the checkpoints after this one, which cannot be read: they must not count as the newest."""
         for file in numbered(self.checkpoints):
-            if _number_of(file) > _number_of(after):
+            if number_of(file) > number_of(after):
                 with contextlib.suppress(OSError):
                     file.replace(file.with_name(file.name + ".damaged"))
 
@@ -202,7 +203,7 @@ def checkpoint_files(path: Path) -> list[Path]:
 def numbered(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest first. By number: as text, update-1000000 comes before update-999999."""
     files = [file for file in folder.glob("update-*.pt") if file.stem.removeprefix("update-").isdecimal()]
-    return sorted(files, key=_number_of)
+    return sorted(files, key=number_of)
 
 
 def named_file(path: Path) -> Path | None:
@@ -225,7 +226,8 @@ def _claim(name: str, number: int = 1) -> Path:
     return path
 
 
-def _number_of(file: Path) -> int:
+def number_of(file: Path) -> int:
+    """The update of a checkpoint, by its name."""
     return int(file.stem.removeprefix("update-"))
 
 

@@ -93,7 +93,9 @@ class Log:
         if self._events:
             events = self._events
             self._write(lambda: events.add(step, metrics), "TensorBoard's file")
-        self._last_match.update({name: value for name, value in metrics.items() if name.startswith("arena/")})
+        self._last_match.update(
+            {name: value for name, value in metrics.items() if name.startswith(("arena/", "eval/"))}
+        )
         self._show(progress_text(step, {**self._last_match, **metrics}), progress, last)
 
     def table(self, step: int, tag: str, rows: Mapping[str, object]) -> None:
@@ -145,6 +147,8 @@ def progress_text(step: int, metrics: Mapping[str, float]) -> str:
     parts += _recorded_parts(metrics)
     if "arena/win_rate" in metrics:
         parts.append(f"beats random {metrics['arena/win_rate']:.0%}")
+    if "eval/rating" in metrics:
+        parts.append(f"rating {metrics['eval/rating']:+.0f}")
     parts += [
         f"{step:,} steps",
         f"{metrics['charts/SPS']:,.0f} steps/s",

@@ -12,6 +12,7 @@ from movelist.core.by_name import HANDED_IN, name_of
 from movelist.core.errors import CheckpointError, SettingsError
 from movelist.core.settings import TrainSettings
 from movelist.data.episode import Source
+from movelist.games.bot import Bot
 from movelist.learn.learner import Learner
 from movelist.learn.loss import Loss
 from movelist.learn.model import EncoderMaker, Network, NetworkMaker
@@ -120,7 +121,7 @@ def handed_in(
     return replace(settings, model=model), Parts(net=own_net, state_encoder=own_encoder, opponents=opponents, **others)
 
 
-def _all(opponents: Opponents | None) -> Sequence[Policy]:
+def _all(opponents: Opponents | None) -> Sequence[Policy | Bot]:
     return opponents.policies if opponents else ()
 
 

@@ -33,6 +33,8 @@ class Counters:
         last_match: The last quick match, by its tags.
         matched_update: After which update that was.
         last_figures: What decides of that match; see best.py.
+        rungs: Update, rating and its error of the checkpoints of the ladder, the oldest first; see ladder.py.
+        beats_random: Whether random players were beaten so often that they are no measure any more.
     """
 
     steps: int = 0
@@ -44,6 +46,8 @@ class Counters:
     matched_update: int = -1
     last_figures: dict[str, Any] = field(default_factory=dict)
     processes: int = 1
+    rungs: list[list[Any]] = field(default_factory=list)
+    beats_random: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ from movelist.run import best, checkpoint
 from movelist.run.bad_minibatch import keep_bad_minibatch
 from movelist.run.carry_over import Layout, layout_of
 from movelist.run.exactness import circumstances, restore_generators, what_differs
-from movelist.run.folder import RunFolder, numbered
+from movelist.run.folder import RunFolder, number_of, numbered
+from movelist.run.ladder import BEATEN, RANDOM, Ladder, Rung, rated
 from movelist.run.parts import NOTHING, Parts
 from movelist.run.recorded import OpenData, Recorded
 from movelist.run.signals import break_off_on_signals
@@ -126,6 +128,7 @@ class Training:
         self.live: Live | None = None
         self.say: Callable[[str], None] = print if self.world.rank == 0 else lambda text: None
         self.supply = self._supply(data)
+        self.ladder = Ladder(folder.path)
 
     def _supply(self, data: OpenData | None) -> Supply:
         """Where the episodes come from: what was handed in, recordings, or self-play."""
@@ -319,7 +322,8 @@ class Training:
         is_best, counters = self._is_best(), self.counters
         if is_best:
             now = counters.last_figures
-            reached, rate = best.highest(now, self._best_figures()), counters.last_match["arena/win_rate"]
+            reached = best.highest(now, self._best_figures())
+            rate = counters.last_match.get("arena/win_rate", counters.best_win_rate)
             counters = replace(counters, best_figures=reached, best_win_rate=rate)
         path = self.world.first(lambda: self._write(counters, is_best))
         if isinstance(path, SaveError):
@@ -331,7 +335,7 @@ class Training:
     def _write(self, counters: Counters, is_best: bool) -> Path | SaveError:
         """The file; or why there is none, for all processes to hear."""
         keep = self.settings.run.keep_checkpoints
-        shown = {name.removeprefix("arena/"): value for name, value in counters.last_match.items()}
+        shown = {name.partition("/")[2]: value for name, value in counters.last_match.items()}
         try:
             path = self.folder.save(
                 self.learner.num_updates, self._state(counters), keep=keep, best=shown if is_best else None
@@ -420,12 +424,14 @@ class Training:
         if not numbered(self.folder.checkpoints):
             self.notes.append("The run was broken off before its first checkpoint: it starts anew.")
             self.world.first(lambda: self.folder.cut_metrics(0))
+            self.world.first(lambda: self.ladder.forget_after(-1))
             return
         file, state = checkpoint.load_newest(self.folder.path, say=self.notes.append)
         sizes = asdict(self.shape) | {"num_players": self.game.num_players}
         checkpoint.check_fits(state, self.folder.path, game=self.game_name, **sizes)
         self.notes += self.parts.check_resumed(state.get("handed_in", {}), str(self.folder.path))
         self.world.first(lambda: self.folder.set_aside(after=file))
+        self.world.first(lambda: self.ladder.forget_after(number_of(file)))
         self.learner.load_state_dict(state["learner"])
         self.source.load_state_dict(state["source"])
         if state.get("recorded"):  # a checkpoint of an older version has none
@@ -443,13 +449,14 @@ class Training:
             )
         self.world.first(lambda: self.folder.cut_metrics(self.counters.steps))
 
-    def _match(self, num_games: int) -> arena.MatchResult:
-        """Greedy play against random players."""
-        policy = NetPolicy(self.net, greedy=True)
-        play, workers = self.settings.play, self.supply.workers
+    def _match(self, num_games: int, opponent: Policy | None = None) -> arena.MatchResult:
+        """Greedy play against random players, or another policy."""
+        policy, workers = NetPolicy(self.net, greedy=True), self.supply.workers
+        # No processes are started for a match alone, as openings would: it is short.
+        play = replace(self.settings.play, rollout_workers=0)
         result = arena.match(
-            policy, RandomPolicy(), self.game, num_games=num_games, seed=MATCH_SEED, play=play, workers=workers,
-            say=self.say,
+            policy, opponent or RandomPolicy(), self.game, num_games=num_games, seed=MATCH_SEED, play=play,
+            workers=workers, say=self.say,
         )  # fmt: skip
         self._warn_of_truncated(result.truncated, result.num_games)
         return result
@@ -488,18 +495,49 @@ class Training:
 
     def quick_match(self) -> dict[str, float]:
         """A first impression of the strength, every few updates, for the display and to find the best checkpoint."""
-        run = self.settings.run
-        if not run.eval_games or self.learner.num_updates % run.eval_every:
+        run, counters, update = self.settings.run, self.counters, self.learner.num_updates
+        if not run.eval_games or update % run.eval_every:
             return {}
-        result = self.world.first(lambda: self._match(min(QUICK_MATCH_GAMES, run.eval_games)))
-        self.counters.last_match = {
-            "arena/win_rate": result.win_rate,
-            "arena/mean_return": result.mean_return,
-            "arena/truncated_share": result.truncated_share,
-        }
-        self.counters.last_figures = best.figures(result, self.game.num_players)
-        self.counters.matched_update = self.learner.num_updates
-        return self.counters.last_match
+        measured, figures, rung = self.world.first(lambda: self._measured(min(QUICK_MATCH_GAMES, run.eval_games)))
+        counters.beats_random |= measured.get("arena/win_rate", 0.0) >= BEATEN
+        rungs = self.world.first(lambda: self._with_rung(rung))
+        counters.rungs = [list(astuple(known)) for known in rungs]
+        counters.last_match, counters.last_figures, counters.matched_update = measured, figures, update
+        return counters.last_match
+
+    def _measured(self, num_games: int) -> tuple[dict[str, float], dict[str, Any], Rung]:
+        """The tags of a quick match, what decides of it, and the rating: against random players, or the ladder."""
+        rungs = [Rung(*known) for known in self.counters.rungs]
+        others = self.ladder.opponents(rungs) if self.counters.beats_random and self.game.num_players > 1 else []
+        if others:
+            results = [self._match(num_games // len(others), self._of_rung(rung)) for rung in others]
+        else:
+            results = [self._match(num_games)]
+        pairs = zip(others or [RANDOM], results, strict=True)
+        rung = rated(self.learner.num_updates, [(other, result.win_rate, result.worth) for other, result in pairs])
+        figures = {} if others else best.figures(results[0], self.game.num_players)
+        measured = {"arena/truncated_share": sum(r.truncated for r in results) / sum(r.num_games for r in results)}
+        if not others:
+            measured |= {"arena/win_rate": results[0].win_rate, "arena/mean_return": results[0].mean_return}
+        if self.game.num_players > 1:
+            figures |= best.rating_figure(rung.rating, rung.error)
+            names = ("eval/rating", "eval/rating_low", "eval/rating_high")
+            measured |= dict(zip(names, figures["rating"], strict=True))
+        return measured, figures, rung
+
+    def _of_rung(self, rung: Rung) -> NetPolicy:
+        """The policy of an earlier checkpoint."""
+        net = copy.deepcopy(self.net)
+        checkpoint.load_weights(net, checkpoint.load(self.ladder.file(rung.update)))
+        return NetPolicy(net, greedy=True)
+
+    def _with_rung(self, rung: Rung) -> list[Rung]:
+        """The rungs that are kept, the present policy among them; a full disk costs no training."""
+        try:
+            self.ladder.add(rung.update, self._state(self.counters))
+        except SaveError as error:
+            self.say(f"Warning: {error}")
+        return self.ladder.kept([*(Rung(*known) for known in self.counters.rungs), rung])
 
     def tell(self, update: Update) -> None:
         """Call what is to hear of each update; what it raises ends the training, once it is saved."""
