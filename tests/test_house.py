@@ -68,6 +68,7 @@ HOUSE: dict[str, list[str]] = {
         "spaces",
         "pettingzoo",
         "rlcard",
+        "rlcard_bots",
         "catalog",
     ],
     "learn": [

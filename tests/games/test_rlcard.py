@@ -6,10 +6,15 @@ import sys
 import numpy as np
 import pytest
 
-from movelist.core.errors import GameError, MissingExtraError
+from movelist.core.errors import GameError, MissingExtraError, SettingsError
 from movelist.games.catalog import make_game
 from movelist.games.check import check_game
 from movelist.games.rlcard import RLCardGame, game_names
+from movelist.games.rlcard_bots import agents_of
+from movelist.play import arena
+from movelist.play.policy import RandomPolicy
+from movelist.run.players import find_player
+from play.toys import Odd
 
 GAMES = [
     "blackjack",
@@ -93,3 +98,55 @@ def test_without_rlcard(monkeypatch):
     assert str(caught.value).startswith("RLCard's games need an extra that is not installed: got ")
     assert str(caught.value).endswith('Install it with: pip install "movelist[rlcard]".')
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.usefixtures("rlcard")
+@pytest.mark.parametrize(
+    ("game", "agents"),
+    [
+        ("doudizhu", ["doudizhu-rule-v1"]),
+        ("leduc-holdem", ["leduc-holdem-cfr", "leduc-holdem-rule-v1", "leduc-holdem-rule-v2"]),
+        ("limit-holdem", ["limit-holdem-rule-v1"]),
+        ("gin-rummy", ["gin-rummy-novice-rule"]),
+        ("mahjong", []),
+    ],
+)
+def test_the_agents_of_a_game(game, agents):
+    assert agents_of(make_game(f"rlcard:{game}")) == agents
+
+
+@pytest.mark.usefixtures("rlcard")
+@pytest.mark.parametrize(
+    ("game", "agent", "least"),
+    [
+        ("doudizhu", "doudizhu-rule-v1", 0.6),
+        ("uno", "uno-rule-v1", 0.5),
+        ("gin-rummy", "gin-rummy-novice-rule", 0.8),
+        ("leduc-holdem", "leduc-holdem-rule-v1", 0.7),
+    ],
+)
+def test_an_agent_plays_the_same_games_anywhere_and_leaves_numpys_dice_alone(game, agent, least):
+    """30 deals; with equal ones the chance that so much better a player looks worse than this is below 1 in 1,000."""
+    made = make_game(f"rlcard:{game}")
+    np.random.seed(5)
+    before = np.random.get_state()[1].copy()
+    player, _ = find_player(f"rlcard:{agent}", made, greedy=True)
+    one = arena.match(player, RandomPolicy(), made, num_games=60, seed=3)
+    assert one.win_rate > least and one.forfeits == 0
+    if game == "uno":  # its agent draws lots
+        np.random.seed(6)
+        again = arena.match(pickle.loads(pickle.dumps(player)), RandomPolicy(), made, num_games=60, seed=3)
+        assert again == one
+    else:
+        np.testing.assert_array_equal(np.random.get_state()[1], before)
+
+
+@pytest.mark.usefixtures("rlcard")
+def test_agents_that_are_none_are_refused():
+    with pytest.raises(SettingsError, match=r"no such agent for rlcard:doudizhu: got 'doudizhu-rule-v2', expected "
+                       r"doudizhu-rule-v1\. Did you mean rlcard:doudizhu-rule-v1\?"):  # fmt: skip
+        find_player("rlcard:doudizhu-rule-v2", make_game("rlcard:doudizhu"), greedy=True)
+    with pytest.raises(SettingsError, match="expected none: it has no agent for this game"):
+        find_player("rlcard:any", make_game("rlcard:mahjong"), greedy=True)
+    with pytest.raises(GameError, match="RLCard's agents play RLCard's games only"):
+        find_player("rlcard:doudizhu-rule-v1", Odd(), greedy=True)

@@ -92,7 +92,7 @@ class RLCardState:
     _seen: dict[int, dict[str, Any]]
 
     def __init__(self, game: RLCardGame, seed: int) -> None:
-        self._game = game
+        self._game, self._seed = game, seed
         self._env = game._new_env(seed)
         self._begin_turn()
 

@@ -6,6 +6,7 @@ policy.onnx                an exported file, .onnx or .safetensors
 random                     every legal action is equally likely
 bots.py:Greedy             code of one's own: a bot that sees the State, or a policy; or package.module:Greedy
 openspiel:mcts             a bot that OpenSpiel has for the game; with parameters, openspiel:mcts(simulations=200)
+rlcard:doudizhu-rule-v1    an agent that RLCard has for the game
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from movelist.games.catalog import make_game, make_known
 from movelist.games.game import Game, game_name, state_size
 from movelist.games.openspiel_bots import OpenSpielBot
 from movelist.games.repeated import merging
+from movelist.games.rlcard_bots import RLCardBot
 from movelist.learn.device import choose_device
 from movelist.learn.model import Network
 from movelist.play.exported import ExportedPolicy, load_exported
@@ -34,7 +36,7 @@ from movelist.run import checkpoint
 from movelist.run.folder import checkpoint_files, number_of, numbered
 
 BEST, ALL = "@best", "@all"
-OPENSPIEL = "openspiel:"
+LIBRARIES: dict[str, Callable[[str, Game], Bot]] = {"openspiel:": OpenSpielBot, "rlcard:": RLCardBot}
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def every_player(texts: Iterable[str]) -> list[str]:
 
 def find_entrant(text: str, game: Game, *, greedy: bool) -> Found:
     """As `find_player`, with what tells players apart."""
-    if text == "random" or text.startswith(OPENSPIEL):
+    if text == "random" or _of_a_library(text):
         return Found(find_player(text, game, greedy=greedy)[0], -1, text, text)
     if names_code(text):
         player, _ = find_player(text, game, greedy=greedy)
@@ -110,12 +112,12 @@ def find_player(text: str, game: Game, *, greedy: bool) -> tuple[Policy | Bot, i
 
     Raises:
         CheckpointError: It cannot be read, or is of another game.
-        SettingsError: The code that it names cannot be found or is no player, or OpenSpiel has no such bot.
+        SettingsError: The code that it names cannot be found or is no player, or a library has no such bot.
     """
     if text == "random":
         return RandomPolicy(), -1
-    if text.startswith(OPENSPIEL):
-        return OpenSpielBot(text.removeprefix(OPENSPIEL), game), -1
+    if prefix := _of_a_library(text):
+        return LIBRARIES[prefix](text.removeprefix(prefix), game), -1
     if names_code(text):
         player = made_by_name(text)
         return (NamedPlayer(text) if is_bot(player) else player), -1
@@ -126,9 +128,14 @@ def find_player(text: str, game: Game, *, greedy: bool) -> tuple[Policy | Bot, i
 def game_of(texts: list[str]) -> Game | None:
     """The game that the first trained one of these players was trained on; None if there is none among them."""
     for text in texts:
-        if text != "random" and not text.startswith(OPENSPIEL) and not names_code(text):
+        if text != "random" and not _of_a_library(text) and not names_code(text):
             return _load(text, None, True)[1]
     return None
+
+
+def _of_a_library(text: str) -> str:
+    """The prefix of a library of games whose bot this is; "" for none."""
+    return next((prefix for prefix in LIBRARIES if text.startswith(prefix)), "")
 
 
 def names_code(text: str) -> bool:
