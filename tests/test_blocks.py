@@ -4,12 +4,14 @@ import re
 import shlex
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import movelist
 from movelist import cli
 from movelist.learn.model import ModelShape, PolicyValueNet
 from movelist.play.policy_info import describe
@@ -37,10 +39,13 @@ RUN_ELSEWHERE = [
     ("docs/export.md", '"policy_version": 12', "tests/play/test_export.py", '"weights": "policy-'),
     ("docs/performance.md", "count_waits", "tests/test_blocks.py", "test_waits_are_counted_as_shown"),
     ("docs/tutorial.md", "", "tests/test_tutorial.py", "tutorial.follow"),
+    ("docs/strength.md", "class Lowest:", "tests/test_blocks.py", "test_the_bot_of_the_page_plays"),
 ]
 OUTPUT = [  # what a program printed once: page and the words that begin its lines, "..." for those left out
     ("README.md", "No --data, so self-play on"),
     ("README.zh-CN.md", "No --data, so self-play on"),
+    ("docs/strength.md", "    $ movelist match runs/ddz1"),
+    ("docs/strength.md", "        player                  rating"),
 ]
 TREES = [("README.md", "src/movelist/"), ("README.zh-CN.md", "src/movelist/")]
 FIRST_WORDS = {"movelist", "python", "make", "torchrun", "pip", "g++", "./toy_recorder"}
@@ -225,3 +230,15 @@ def test_waits_are_counted_as_shown(capsys):
     there = torch.arange(6.0)
     exec(text, {"your_update": lambda: there.sum().item()})
     assert "1 waits" in capsys.readouterr().out
+
+
+def test_the_bot_of_the_page_plays():
+    pytest.importorskip("pyspiel", reason="plays an OpenSpiel game")
+    (text,) = [text for page, text in ALL if page == "docs/strength.md" and "class Lowest:" in text]
+    code: dict[str, type] = {}
+    exec(textwrap.dedent(text), code)
+    against_itself = movelist.match(code["Lowest"](), code["Lowest"](), game="tic_tac_toe", num_games=20)
+    assert against_itself.win_rate == 0.5
+    # Squares from the first to the last: better than by lot, and the same each time.
+    against_random = movelist.match(code["Lowest"](), "random", game="tic_tac_toe", num_games=400)
+    assert against_random.win_rate > 0.55

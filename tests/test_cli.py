@@ -122,7 +122,7 @@ def test_help_names_every_flag_and_says_something_of_it(capsys):
 def test_every_flag_that_the_documentation_names_is_there(capsys):
     for command in cli.COMMANDS:
         assert run(command.name, "--help") == 0
-    known = {"--data", "--logdir", "--help", "--nproc-per-node"}
+    known = {"--data", "--logdir", "--help", "--version", "--nproc-per-node", "--strip-components"}
     known |= set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
     documents = [path for path in sorted((ROOT / "docs").glob("*.md")) if "optimization_guide" not in path.name]
     for document in (ROOT / "README.md", *documents):  # the guide, with flags of other tools: tests/test_docs.py

@@ -98,6 +98,15 @@ def test_the_same_settings_go_on_whatever_the_goals_are(run):
     assert (resumed.run.resume, resumed.run.total_steps, resumed.run.out) == (run.path, 7, run.path)
 
 
+def test_a_run_of_an_older_version_goes_on_as_it_was(run):
+    """It knew no action_features, so it looks at none, unless that is what the command differs in."""
+    again = TrainSettings.from_flat({"game": "odd", "hidden_dim": 16, "out": str(run.path)})
+    assert going_on(again).model.action_features == "ignore"
+    settings = read_settings(run.path) | {"action_features": "use"}
+    (run.path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    assert going_on(again).model.action_features == "use"
+
+
 def test_other_settings_are_refused_and_named(run):
     other = TrainSettings.from_flat({"game": "even", "hidden_dim": 32, "lr": 0.1, "out": str(run.path)})
     assert refusal(going_on, other) == (

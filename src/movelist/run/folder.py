@@ -21,7 +21,6 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,8 @@ from movelist.data.whole_file import delete_unfinished, json_bytes, write_whole
 from movelist.run.seal import write_sealed
 
 GOALS = ("total_steps", "max_seconds", "data_passes")  # how far to train: a run stays the same run with another goal
+# What runs of versions without a setting did, where its default is another; they go on so.
+OLDER = {"action_features": "ignore"}
 
 
 class RunFolder:
@@ -143,7 +144,8 @@ def going_on(settings: TrainSettings) -> TrainSettings:
     if settings.run.resume or out is None or not ((out / "settings.json").exists() or numbered(out / "checkpoints")):
         return settings
     before = TrainSettings.from_flat(read_settings(out)).to_flat()
-    now = settings.to_flat()
+    usual, now = TrainSettings().to_flat(), settings.to_flat()
+    now |= {name: value for name, value in OLDER.items() if before[name] == value and now[name] == usual[name]}
     other = [
         f"--{name} {value} instead of {before[name]}"
         for name, value in now.items()
@@ -156,7 +158,7 @@ def going_on(settings: TrainSettings) -> TrainSettings:
             where=str(out),
             do=f"Go on with that one: movelist train --resume {quoted(out)}; or choose another folder with --out.",
         )
-    return replace(settings, run=replace(settings.run, resume=out))
+    return TrainSettings.from_flat({**now, "resume": out})
 
 
 def read_settings(run: Path) -> dict[str, Any]:
@@ -172,8 +174,7 @@ def read_settings(run: Path) -> dict[str, Any]:
         settings = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(settings, dict):
             raise ValueError(f"{type(settings).__name__} instead of an object")
-        # Runs of versions without this setting looked at no action features, and go on so.
-        return {"action_features": "ignore"} | settings
+        return OLDER | settings
     except (OSError, ValueError) as error:
         raise CheckpointError("the settings of a run cannot be read", got=error, where=str(path)) from None
 
