@@ -184,7 +184,9 @@ def test_the_reader_in_cpp_compiles(tmp_path):
         encoding="utf-8",
     )
     engines = ROOT / "examples" / "engines"
-    subprocess.run(["g++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", f"-I{engines}", source], check=True)
+    command = ["g++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", f"-I{engines}", str(source)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_formulas_give_the_networks_logits():

@@ -10,10 +10,11 @@ import operator
 import pickle
 import traceback
 import weakref
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from movelist.core.by_name import find, name_of
-from movelist.core.errors import MovelistError, PlayerError, SettingsError
+from movelist.core.errors import MovelistError, PlayerError, SettingsError, nearest
 from movelist.games.game import State
 
 if TYPE_CHECKING:
@@ -121,6 +122,28 @@ def described(error: Exception) -> str:
     """An exception and where it was raised, in one line."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return " ".join(f"{type(error).__name__}: {error} at {last.filename}, line {last.lineno}".split())
+
+
+def refuse_unknown(what: str, prefix: str, name: str, known: Collection[str]) -> None:
+    """Refuse a library's bot that there is not.
+
+    Args:
+        what: That there is none, as the error begins.
+        prefix: Of the library's bots, "openspiel:".
+        name: What was asked for.
+        known: Those that there are.
+
+    Raises:
+        SettingsError: `name` is not among `known`.
+    """
+    if name not in known:
+        close = nearest(name, known)
+        raise SettingsError(
+            what,
+            got=repr(name),
+            expected=", ".join(known) or "none: it has none for this game",
+            do=f"Did you mean {prefix}{close}?" if close else None,
+        )
 
 
 def player_name(player: Any) -> str:

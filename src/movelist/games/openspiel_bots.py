@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from movelist.core.by_name import plain_call
-from movelist.core.errors import GameError, SettingsError, nearest
+from movelist.core.errors import GameError, SettingsError
+from movelist.games.bot import refuse_unknown
 from movelist.games.game import Game, State, game_name
 from movelist.games.openspiel import OpenSpielGame, OpenSpielState, import_pyspiel
 
@@ -45,14 +46,7 @@ class OpenSpielBot:
         self.spec = name
         kind, parameters = plain_call(name)
         makers = bots_of(game)
-        if kind not in makers:
-            close = nearest(kind, makers)
-            raise SettingsError(
-                f"OpenSpiel has no such bot for {game.name}",
-                got=repr(kind),
-                expected=", ".join(makers),
-                do=f"Did you mean openspiel:{close}?" if close else None,
-            )
+        refuse_unknown(f"OpenSpiel has no such bot for {game.name}", "openspiel:", kind, makers)
         self.make = makers[kind]
         self.parameters = parameters
         self.greedy = kind == "fixed_action_preference"

@@ -53,9 +53,8 @@ class MergedGame:
     def new_state(self, seed: int) -> State:
         """See `Game`."""
         state = self.game.new_state(seed)
-        return _MergedState(
-            state, [column.name for column in getattr(self.game, "columns", ()) if column.per == "action"]
-        )
+        declared = getattr(self.game, "columns", ())  # which are held to their form where they are read
+        return _MergedState(state, [one.name for one in declared if getattr(one, "per", None) == "action"])
 
     def __getattr__(self, name: str) -> Any:
         if name == "game" or name.startswith("__"):  # asked before there is a game, as an object is unpickled

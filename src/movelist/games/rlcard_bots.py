@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from movelist.core.errors import GameError, SettingsError, nearest
+from movelist.core.errors import GameError, SettingsError
+from movelist.games.bot import refuse_unknown
 from movelist.games.game import Game, State, game_name
 from movelist.games.rlcard import RLCardGame, RLCardState
 
@@ -36,15 +37,7 @@ class RLCardBot:
     def __init__(self, name: str, game: Game) -> None:
         if not isinstance(game, RLCardGame):
             raise GameError("RLCard's agents play RLCard's games only", got=game_name(game), where=f"rlcard:{name}")
-        known = agents_of(game)
-        if name not in known:
-            close = nearest(name, known)
-            raise SettingsError(
-                f"RLCard has no such agent for {game.name}",
-                got=repr(name),
-                expected=", ".join(known) or "none: it has no agent for this game",
-                do=f"Did you mean rlcard:{close}?" if close else None,
-            )
+        refuse_unknown(f"RLCard has no such agent for {game.name}", "rlcard:", name, agents_of(game))
         self.name, self.spec, self.game = f"rlcard:{name}", name, game
         try:
             self.agents = importlib.import_module("rlcard.models").load(name).agents

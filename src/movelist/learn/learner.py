@@ -305,9 +305,8 @@ class Learner:
         final_EP = None
         if episodes.final_state_EPS is not None:
             final_EP = host["final"].reshape(episodes.return_EP.shape)
-            if (
-                "judged_final" in host
-            ):  # where nobody recorded what a critic may know there, the state's value stands in
+            # Where nobody recorded what a critic may know there, the state's value stands in.
+            if "judged_final" in host:
                 judged_EP = host["judged_final"].reshape(episodes.return_EP.shape)
                 final_EP = np.where(knows_end(episodes)[:, None], judged_EP, final_EP)
             # An episode that ended earns nothing more.

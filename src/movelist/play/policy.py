@@ -23,11 +23,11 @@ from movelist.core.ragged import Segments
 from movelist.data.column import Column
 from movelist.data.episode import FURTHER, offsets_of, ranges
 from movelist.games.bot import Bot, described, is_bot, player_failed
+from movelist.games.columns import FEATURES
 from movelist.learn.device import autocast, is_out_of_memory, to_device
 from movelist.learn.model import Network, PolicyValueNet
 
 Array = NDArray[Any]
-FEATURES = "action_features"  # the column, in games and recordings
 _FEATURE_COLUMN = next(column for column in FURTHER if column.label == FEATURES)
 KEPT_BYTES = 64 << 20  # of halves of scores: 32,768 ids at a width of 512, which is more than dou dizhu has
 
